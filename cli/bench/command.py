@@ -9,9 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from cq.cli.bench.report import chart, tables
+from cq.cli.bench.report import tables
 from cq.cli.bench.systems.backends import REPORTING, RIVALS, Backends
-from cq.cli.bench.systems.system import KINDS
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, duration_option, flag, number_option, option, option_set
 from cq.cli.shared.output import note, print_json, print_table, progress, say
@@ -36,11 +35,8 @@ class BenchOptions:
     live: str = option(
         "NUMBER,...",
         "Measure adding and combining at the same time, with this number of updates in each transaction: at full "
-        "speed, and at a half and a quarter of the rate that this reached; or none.",
+        "speed, at a half and a quarter of the rate that this reached, and idle; or none.",
         default="none",
-    )
-    rate: float | None = number_option(
-        "With --live: add this number of updates per second. Default: full speed."
     )
     grow: str = option(
         "WHAT,...",
@@ -50,11 +46,9 @@ class BenchOptions:
     )
     grow_to: int = number_option("With --grow: the largest size.", default=1_000_000)
     single_adds: bool = flag(
-        "--single-adds", "Measure single updates in one process: a transaction each, add_now, and cq.Emitter."
-    )
-    tasks: int | None = number_option(
-        "Measure adds of one update by this number of tasks of asyncio in one process, against --threads "
-        "and an executor."
+        "--single-adds",
+        "Measure single updates in one process: a transaction each, add_now, and cq.Emitter, of threads and of tasks "
+        "of asyncio.",
     )
     decide: bool = flag(
         "--decide",
@@ -77,14 +71,6 @@ class BenchOptions:
         "Measure cq with distinct visitors of each key by sketches, too, and postgres-distinct; not --live.",
     )
     keys: int = number_option("Number of different keys.", default=100_000)
-    skew: float = option(
-        "NUMBER",
-        "Skew of the keys: the exponent of Zipf's law, 0 to 10; 0: all keys alike.",
-        min=0,
-        max=10,
-        default=1.0,
-    )
-    value: str = option("KIND", f"Type of the values: {' or '.join(KINDS)}.", default="int")
     adders: int = number_option("Number of processes that add.", default=2)
     threads: int = number_option(
         "Threads of each adding process; each runs one transaction at a time.", default=8
@@ -92,7 +78,7 @@ class BenchOptions:
     workers: str = option(
         "NUMBER,...",
         "Numbers of worker processes. With several, the queue is drained, or combined --live, with each "
-        "of them in turn; other measurements have the first number of workers.",
+        "of them in turn; other measurements of it have the first number of workers.",
         default="1",
     )
     buckets: int | None = number_option(
@@ -102,21 +88,12 @@ class BenchOptions:
     repetitions: int = number_option(
         "Number of repetitions, in addition to a warm-up; the figures are their medians.", default=3
     )
-    postgres_url_env: str | None = option(
-        "NAME",
-        "The environment variable with the URL of a PostgreSQL database, in which tables are created and "
-        "dropped. Default: a temporary server.",
-    )
-    folder: Path | None = option(
-        "DIR", "Directory for temporary stores and servers: the disk to measure.", "--dir"
-    )
     store: str | None = option(
         "URL",
         "A store to measure, such as a cluster; it must not hold other queues. Default: temporary "
-        "embedded stores; $CQ_STORE and cq.toml have no effect.",
+        "embedded stores below $TMPDIR, the disk to measure; $CQ_STORE and cq.toml have no effect.",
         "--store",
     )
-    svg: Path | None = option("FILE", "Write a chart of adding and draining to this file, as SVG.", "--svg")
     json: Json = False
 
 
@@ -148,17 +125,13 @@ def bench(options: BenchOptions) -> None:
     from cq.cli.bench.run import BenchRun
 
     with (
-        _temporary(options.folder) as temporary,
+        _temporary() as temporary,
         progress(counted=False) as display,
-        Backends(temporary, options.store, options.postgres_url_env) as backends,
+        Backends(temporary, options.store) as backends,
     ):
         task = display.add_task("starting")
         run = BenchRun(options, backends, lambda step: display.update(task, description=step))
-        if options.svg is not None:
-            options.svg.touch()  # fail now, not after minutes of measuring, if the file cannot be written
         report = run.run()
-    if options.svg is not None:
-        options.svg.write_text(chart(report), encoding="utf-8")
     if options.json:
         print_json(report)
     else:
@@ -176,12 +149,12 @@ def _print(report: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _temporary(folder: Path | None) -> Iterator[Path]:
+def _temporary() -> Iterator[Path]:
     """A temporary folder, removed at exit, also on SIGTERM."""
     # SIGTERM ends Python without running `finally`; as KeyboardInterrupt it runs the cleanup.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with TemporaryDirectory(prefix="cq-bench-", dir=folder, ignore_cleanup_errors=True) as path:
+        with TemporaryDirectory(prefix="cq-bench-", ignore_cleanup_errors=True) as path:
             yield Path(path)
     finally:
         signal.signal(signal.SIGTERM, before)

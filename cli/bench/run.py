@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import apsw
 import typer
 
 from cq.cli.bench.command import GROWING, BenchOptions
-from cq.cli.bench.measures.callers import awaiting, measure_callers, single_adds
+from cq.cli.bench.measures.callers import measure_callers
 from cq.cli.bench.measures.decide import Make, measure_decisions
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import measure_growth
@@ -27,12 +26,9 @@ from cq.cli.bench.report import Report, compare
 from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends, require
 from cq.cli.bench.systems.cq_queue import DecidingQueue, QueueSystem
 from cq.cli.bench.systems.postgres import postgres_stock
-from cq.cli.bench.systems.system import KINDS, OWN, BenchWorkload, CannotMeasure, Plan, Unavailable
-from cq.config.rollup import RollUp, RollUpLevel
+from cq.cli.bench.systems.system import OWN, BenchWorkload, CannotMeasure, Plan, Unavailable
+from cq.config.rollup import RollUp
 from cq.distribution import version
-
-_KEPT: Final = 3_600
-"""Seconds for which each period of a measured roll-up must be kept, at least."""
 
 
 class BenchRun:
@@ -52,8 +48,7 @@ class BenchRun:
     def __init__(self, options: BenchOptions, backends: Backends, notify: Notify) -> None:
         # All options are parsed before the first measurement.
         self._options, self._backends, self._notify = options, backends, notify
-        kind = _one_of("--value", KINDS, options.value)
-        self._workload = BenchWorkload(keys=options.keys, skew=options.skew, kind=kind)
+        self._workload = BenchWorkload(keys=options.keys)
         seconds = options.seconds
         # Adding and draining in turn and live are measured with each plan; everything else with the first one.
         self._plans = [
@@ -64,17 +59,17 @@ class BenchRun:
         self._live_sizes = _numbers("--live", _words(options.live))
         self._growing = [_one_of("--grow", GROWING, each) for each in _words(options.grow)]
         self._export = options.export and _one_of("--export", REPORTING, options.export)
-        self._levels = _levels(options.rollup)
-        self._rivals = self._requested()
+        self._periods = [level.period for level in RollUp.parse(options.rollup or "none").levels]
+        self._requested = self._rivals_to_try()
         self._check_measured()
 
     def _check_measured(self) -> None:
         """Raise `CannotMeasure` unless there is something to measure, and every worker would have a bucket."""
         options = self._options
-        callers = options.single_adds or options.tasks or options.decide
-        if not (self._sizes or self._live_sizes or self._growing or callers or self._export == "postgresql"):
+        others = options.single_adds or options.decide or self._export == "postgresql"
+        if not (self._sizes or self._live_sizes or self._growing or others):
             raise CannotMeasure(
-                "nothing to measure: give --per-transaction, --live, --grow, --single-adds, --tasks or --decide"
+                "nothing to measure: give --per-transaction, --live, --grow, --single-adds or --decide"
             )
         most = max(plan.workers for plan in self._plans)
         if most > max(1, options.buckets or 0):
@@ -95,38 +90,27 @@ class BenchRun:
         # Before any measurement, so that a missing system is reported after seconds, not minutes.
         rivals = self._available(left_out)
         first, options = self._plans[0], self._options
-        callers = partial(measure_callers, self._queue, self._workload, first, self._notify)
+        callers = self._queue, self._workload, first, self._notify
         report: Report = {
             "machine": machine_facts(),
-            "settings": self._settings(),
+            "settings": {name: getattr(options, name) for name in _SETTINGS},
             "rows": list(self._in_turn(rivals.values())),
             "live": list(self._live()),
             "exports": list(self._exports()),
             "growth": list(self._growth(rivals)),
             "decisions": list(self._decisions(left_out)),
-            "single_adds": callers(single_adds() if options.single_adds else []),
-            "tasks": callers(awaiting(first.threads, options.tasks) if options.tasks else []),
+            "single_adds": measure_callers(*callers) if options.single_adds else [],
             "left_out": left_out,
         }
         report["machine"]["versions"] |= self._backends.versions
         compare(report)
         return report
 
-    def _settings(self) -> dict[str, object]:
-        """The settings that the report shows with the figures."""
-        workload = asdict(self._workload)
-        del workload["per_transaction"], workload["repeats"]
-        names = ("buckets", "cloud", "export", "rollup", "distinct")
-        return {
-            **workload,
-            **asdict(self._plans[0]),
-            "workers": [plan.workers for plan in self._plans],
-            **{name: getattr(self._options, name) for name in names},
-        }
-
     def _in_turn(self, rivals: Iterable[Make]) -> Iterator[Result]:
         queues = self._queues({"cloud": self._options.cloud, "export": self._export})
-        measured = [*product(self._plans, queues), *product(self._plans[:1], rivals)]
+        # The alternatives combine in one process.
+        alone = replace(self._plans[0], workers=1)
+        measured = [*product(self._plans, queues), *((alone, make) for make in rivals)]
         for size, (plan, make) in product(self._sizes, measured):
             yield measure(make(), replace(self._workload, per_transaction=size), plan, self._notify)
 
@@ -134,8 +118,7 @@ class BenchRun:
         options = self._options
         for size, plan in product(self._live_sizes, self._plans):
             queue = self._queue(cloud=options.cloud, export=self._export, rollup=options.rollup)
-            workload = replace(self._workload, per_transaction=size)
-            yield from measure_live(queue, workload, plan, options.rate, self._notify)
+            yield from measure_live(queue, replace(self._workload, per_transaction=size), plan, self._notify)
 
     def _exports(self) -> Iterator[Result]:
         if self._export == "postgresql":
@@ -149,7 +132,7 @@ class BenchRun:
 
         def queue(waits: bool = False) -> DecidingQueue:
             name = f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
-            return DecidingQueue(OWN, *backends.store(), name, "int", options.buckets, waits=waits)
+            return DecidingQueue(OWN, *backends.store(), name, options.buckets, waits=waits)
 
         postgres: list[Make] = []
         others: list[Make] = []
@@ -158,7 +141,7 @@ class BenchRun:
                 postgres.append(partial(postgres_stock, backends.postgres, options.keys))
             except Unavailable as error:
                 left_out["postgres-update"] = str(error)
-            others.append(partial(backends.rival, "read-modify-write", "int"))
+            others.append(partial(RIVALS["read-modify-write"].make, backends, ()))
         yield from measure_decisions(queue, postgres, others, self._workload, self._plans[0], self._notify)
 
     def _growth(self, rivals: Mapping[str, Make]) -> Iterator[Result]:
@@ -183,13 +166,12 @@ class BenchRun:
     ) -> QueueSystem:
         """A queue with a new name; raises `Unavailable` without the package for sketches, if it needs them."""
         if distinct:
-            require("datasketches")
+            require("datasketches", "sketches")
         parts = {"cloud": cloud, "export": export, "rollup": rollup, "distinct": distinct}
         return QueueSystem(
             "+".join([OWN, *(name for name, given in parts.items() if given)]),
             *self._backends.store(),
             f"{QUEUE_PREFIX}{secrets.token_hex(4)}",
-            self._workload.kind,
             self._options.buckets,
             cloud,
             export and self._backends.reporting(export),
@@ -197,7 +179,7 @@ class BenchRun:
             distinct,
         )
 
-    def _requested(self) -> list[str]:
+    def _rivals_to_try(self) -> list[str]:
         """The systems to compare with: those of the request, by default all whose results a measured queue has."""
         options = self._options
         suitable = [name for name, each in RIVALS.items() if not each.needs or getattr(options, each.needs)]
@@ -215,13 +197,12 @@ class BenchRun:
 
         A missing system is noted in `left_out`; it is an error if the request names it.
         """
-        periods = [level.period for level in self._levels]
         rivals: dict[str, Make] = {}
-        for name in self._rivals:
+        for name in self._requested:
             # A growing queue is compared only with the systems for a roll-up and for sketches.
             if self._sizes or (self._growing and RIVALS[name].needs):
                 self._notify(f"looking for {name}")
-                make = partial(self._backends.rival, name, self._workload.kind, periods)
+                make = partial(RIVALS[name].make, self._backends, self._periods)
                 try:
                     make()
                 except Unavailable as error:
@@ -233,15 +214,11 @@ class BenchRun:
         return rivals
 
 
-def _levels(rollup: str | None) -> Sequence[RollUpLevel]:
-    """The levels of the measured roll-up."""
-    levels = RollUp.parse(rollup or "none").levels
-    if rollup is not None and min((each.retention or _KEPT for each in levels), default=0) < _KEPT:
-        raise CannotMeasure(
-            "expected a roll-up that keeps each period for at least 1h, as nothing may expire while it is "
-            f"measured, got: {rollup!r}"
-        )
-    return levels
+_SETTINGS = (
+    *("keys", "adders", "threads", "workers", "buckets", "seconds", "repetitions"),
+    *("cloud", "export", "rollup", "distinct"),
+)
+"""The options that the report shows with the figures."""
 
 
 def _words(text: str) -> list[str]:
@@ -266,12 +243,9 @@ def _one_of(option: str, choices: Iterable[str], given: str) -> str:
 
 def machine_facts() -> dict[str, Any]:
     """Facts that the figures depend on; `load` is the load average of the last minute and should be low."""
-    has_affinity = hasattr(os, "sched_getaffinity")  # the cores that this process may use
     return {
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
-        "memory_bytes": _memory(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
         "versions": {
             "cq": version(),
@@ -279,17 +253,3 @@ def machine_facts() -> dict[str, Any]:
             "sqlite": apsw.sqlite_lib_version(),
         },
     }
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def _memory() -> int | None:
-    with suppress(OSError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None

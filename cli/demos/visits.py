@@ -39,7 +39,7 @@ from cq.cli.demos.harness import (
     numbered,
     workers,
 )
-from cq.cli.shared.chart import line_chart, to_svg
+from cq.cli.shared.chart import line_chart
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
 from cq.cli.shared.table import FittedTable
@@ -552,7 +552,7 @@ def chart(looks: Sequence[Look]) -> str:
         **{page: [each.get(page) for each in pages] for page, _ in highest.most_common(_PAGES_DRAWN)},
     }
     about = "at each look as recounted, by the clock of the log"
-    return to_svg(line_chart("Visits of the last ten minutes", about, [look.time for look in looks], lines))
+    return line_chart("Visits of the last ten minutes", about, [look.time for look in looks], lines)
 
 
 def clock(time: float) -> str:

@@ -12,7 +12,7 @@ import typer
 
 import cq
 from cq.app import App
-from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, sparkline, to_svg
+from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, sparkline
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, Queue, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, make_console, note, print_table, say
@@ -56,7 +56,7 @@ def series_chart(config: QueueConfig, last: str, found: Mapping[Any, Sequence[tu
     }
     starts = [start for start, _ in next(iter(found.values()))]
     by = f" by {duration(starts[1] - starts[0])}" if len(starts) > 1 else ""
-    return to_svg(line_chart(f"{config.name}{by}", f"the last {last}", starts, lines))
+    return line_chart(f"{config.name}{by}", f"the last {last}", starts, lines)
 
 
 commands = CommandSet()

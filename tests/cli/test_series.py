@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import parquet
 
-from cq.cli.shared import chart
-from cq.cli.shared.chart import to_svg
+from cq.cli.shared.chart import line_chart
 from tests.cli.conftest import BOTH_STORES, Cli, Here
 from tests.cli.terminal import Terminal, plain
 
@@ -217,11 +214,6 @@ EVENING = datetime(2025, 3, 1, 20, 7, 13, tzinfo=UTC).timestamp()
 BOTTOM = "374.0"  # the height of 0
 
 
-def line_chart(*given: Any) -> str:
-    """The image of a chart of lines."""
-    return to_svg(chart.line_chart(*given))
-
-
 def texts(drawn: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
 
@@ -280,15 +272,3 @@ def test_ticks_of_small_numbers_are_fractions() -> None:
     found = texts(line_chart("t", "a", [0, 10], {"/": [0, 0.25]}))
 
     assert found[2:8] == ["0", "0.05", "0.1", "0.15", "0.2", "0.25"]
-
-
-def test_an_image_has_several_charts_from_top_to_bottom() -> None:
-    charts = [chart.line_chart(title, "about", [0, 10], {"/": [0, 1]}) for title in ("first", "<second>")]
-
-    image = ET.fromstring(to_svg(*charts))  # noqa: S314 - of our own making
-
-    groups = [each for each in image if each.get("transform")]
-    assert [each.get("transform") for each in groups] == ["translate(0 0)", "translate(0 420)"]
-    assert image.get("height") == "840"
-    assert [each[0].text for each in groups] == ["first", "<second>"]
-    assert "at most 1. <second>. /: at most 1." in "".join(image.itertext())

@@ -289,8 +289,6 @@ MISSING = [
     (["worker", "nothing"], "'nothing' is not configured"),
     (["worker", "nothing", "--drain"], "'nothing' is not configured"),
     (["worker", "--drain", "paused"], "is paused (for this test)"),
-    (["bench", "--against", "postgres-upsert", "--postgres-url-env", "NOTHING"], "$NOTHING is not set"),
-    (["bench", "--against", "atomic-add", "--value", "decimal"], "atomic-add supports integers only"),
     (["demo", "tags", "--events", "nothing"], "No such file"),
     (["demo", "visits", "nothing"], "No such file"),
     (["demo", "words", "nothing"], "No such file"),

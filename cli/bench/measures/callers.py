@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import cq
@@ -29,6 +30,9 @@ MANY: Final = 32
 """Concurrent threads, and tasks, whose calls wait for their commit."""
 VERY_MANY: Final = 4_096
 """Concurrent tasks."""
+_THREADS: Final = 8
+_TASKS: Final = 64
+"""Concurrent tasks with a transaction for each update."""
 _LOOP: Final = 1_000
 """Calls between two reads of the clock, for an emitter: a call takes only one or two microseconds."""
 
@@ -46,17 +50,18 @@ class Callers(NamedTuple):
 
 
 def measure_callers(
-    make: Callable[[], QueueSystem], workload: BenchWorkload, plan: Plan, notify: Notify, kinds: list[Callers]
+    make: Callable[[], QueueSystem], workload: BenchWorkload, plan: Plan, notify: Notify
 ) -> list[Result]:
     """Measure single updates by callers of each kind in one process: the rate of updates that it committed.
 
     Args:
         make: returns a queue with a new name.
 
-    Raises the errors of `measure`.
+    Raises the errors of `measure`, and as `require_aio`.
     """
+    require_aio()
     results = []
-    for kind in kinds:
+    for kind in _KINDS:
         found = measure(
             replace(make(), name=kind.name),
             replace(workload, per_transaction=kind.calls),
@@ -64,37 +69,9 @@ def measure_callers(
             notify,
             kind.make,
         )
-        result = {"system": kind.name, "store": found["store"], "callers": kind.number}
-        results.append(
-            {**result, "committed": found["add"], "committed_repetitions": found["add_repetitions"]}
-        )
+        committed = {"committed": found["add"], "committed_repetitions": found["add_repetitions"]}
+        results.append({"system": kind.name, "store": found["store"], "callers": kind.number, **committed})
     return results
-
-
-def single_adds() -> list[Callers]:
-    """Threads with a transaction for each update, threads and tasks that call `add_now`, and one with an emitter.
-
-    Raises as `require_aio`.
-    """
-    require_aio()
-    return [
-        Callers("threads, a transaction each", Adder, MANY),
-        Callers("add_now, threads", NowAdder, MANY),
-        Callers("add_now, tasks", partial(TaskAdder, by=_now), MANY),
-        Callers("add_now, tasks", partial(TaskAdder, by=_now), VERY_MANY),
-        Callers("emitter", EmitterAdder, 1, _LOOP),
-    ]
-
-
-def awaiting(threads: int, tasks: int) -> list[Callers]:
-    """Threads, tasks that use as many threads, and tasks with `cq.aio`; raises as `require_aio`."""
-    require_aio()
-    executor = partial(TaskAdder, by=partial(_by_executor, threads=threads))
-    return [
-        Callers("threads", Adder, threads),
-        Callers(f"executor of {threads} threads", executor, tasks),
-        Callers("cq.aio", partial(TaskAdder, by=_by_aio), tasks),
-    ]
 
 
 def require_aio() -> None:
@@ -126,10 +103,10 @@ class EmitterAdder(Adder):
         work = self.adding([emit] * self.threads, stack)
 
         def run(begin: float, end: float) -> AddResult:
-            updates, _ = work(begin, end)
+            added: AddResult = work(begin, end)
             # Calls return before the commit: the time until the commit counts, too.
             emitter.flush()
-            return updates, runtime.monotonic()
+            return added._replace(end=runtime.monotonic())
 
         return run
 
@@ -145,27 +122,25 @@ class TaskAdder(Adder):
     by: Callable[[QueueSystem, ExitStack], AsyncAdd]
 
     def prepare(self, stack: ExitStack) -> TimedWork:
-        return self.awaiting(self.by(self.system, stack))
+        add, following = self.by(self.system, stack), next(self.pools())
 
-    def awaiting(self, add: AsyncAdd) -> TimedWork:
-        """Draw the updates; the work adds them by this function in all tasks, at the rate, and returns as others."""
-        following = next(self.pools())
-
-        async def task(begin: float, end: float, place: int) -> int:
-            number, (due, pause) = 0, self.times(begin, place)
-            while (now := runtime.monotonic()) < end:
+        async def task(begin: float, end: float, place: int) -> list[float]:
+            seconds, (due, pause) = list[float](), self.times(begin, place)
+            while (now := runtime.monotonic()) < end or (self.rate is None and not seconds):
                 if due > now:
                     await asyncio.sleep(min(due, end) - now)
                     continue
                 await add(following())
-                number += 1
+                seconds.append(runtime.monotonic() - now)
                 due += pause
-            return number
+            return seconds
 
-        async def tasks(begin: float, end: float) -> int:
-            return sum(await asyncio.gather(*(task(begin, end, place) for place in range(self.threads))))
+        async def tasks(begin: float, end: float) -> AddResult:
+            done = await asyncio.gather(*(task(begin, end, place) for place in range(self.threads)))
+            seconds = list(chain.from_iterable(done))
+            return AddResult(len(seconds), runtime.monotonic(), seconds)
 
-        return lambda begin, end: (asyncio.run(tasks(begin, end)), runtime.monotonic())
+        return lambda begin, end: asyncio.run(tasks(begin, end))
 
 
 def _now(system: QueueSystem, stack: ExitStack) -> AsyncAdd:
@@ -181,12 +156,24 @@ def _by_aio(system: QueueSystem, stack: ExitStack) -> AsyncAdd:
     return lambda updates: db.transact(lambda tr: queue.add(tr, updates))
 
 
-def _by_executor(system: QueueSystem, stack: ExitStack, threads: int) -> AsyncAdd:
+def _by_executor(system: QueueSystem, stack: ExitStack) -> AsyncAdd:
     """The threads of an executor, as applications use them without `cq.aio`."""
-    pool = stack.enter_context(ThreadPoolExecutor(threads))
+    pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
     add = system.adder(stack)
 
     async def add_in_thread(updates: Mapping[str, Any]) -> None:
         await asyncio.get_running_loop().run_in_executor(pool, add, updates)
 
     return add_in_thread
+
+
+_KINDS: Final = (
+    Callers("threads, a transaction each", Adder, MANY),
+    Callers("add_now, threads", NowAdder, MANY),
+    Callers("add_now, tasks", partial(TaskAdder, by=_now), MANY),
+    Callers("add_now, tasks", partial(TaskAdder, by=_now), VERY_MANY),
+    Callers("emitter", EmitterAdder, 1, _LOOP),
+    Callers("threads, a transaction each", Adder, _THREADS),
+    Callers(f"an executor of {_THREADS} threads", partial(TaskAdder, by=_by_executor), _TASKS),
+    Callers("cq.aio", partial(TaskAdder, by=_by_aio), _TASKS),
+)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import Any, Final
 
 from cq.cli.bench.measures.callers import AsyncAdd, Callers, TaskAdder, require_aio
@@ -22,13 +21,12 @@ from cq.cli.bench.measures.measured_system import (
     MeasuredSystem,
     Notify,
     Result,
-    TimedWork,
     measure,
     measuring,
     times_ms,
 )
 from cq.cli.bench.systems.cq_queue import ANSWER_SECONDS, DecidingQueue, QueueSystem
-from cq.cli.bench.systems.system import OWN, Add, BenchWorkload, CannotMeasure, Plan, System, requests
+from cq.cli.bench.systems.system import OWN, BenchWorkload, CannotMeasure, Plan, System, requests
 
 BULK: Final = 1_000
 """Requests in a transaction that asks many."""
@@ -80,12 +78,12 @@ def measure_decisions(
 
 def _callers() -> list[Callers]:
     """Who calls `ask_now`: threads, and tasks if greenlet is installed."""
-    by_threads = Callers(OWN, TimedAdder, _THREADS)
+    by_threads = Callers(OWN, Adder, _THREADS)
     try:
         require_aio()
     except CannotMeasure:
         return [by_threads]
-    return [by_threads, Callers("cq.aio", partial(TimedTaskAdder, by=_asking), _TASKS)]
+    return [by_threads, Callers("cq.aio", partial(TaskAdder, by=_asking), _TASKS)]
 
 
 def _skewed(skew: float) -> str:
@@ -109,16 +107,16 @@ def measure_calls(
     workload: BenchWorkload,
     plan: Plan,
     notify: Notify,
-    adder: MakeAdder | None = None,
+    adder: MakeAdder = Adder,
 ) -> Iterator[Result]:
     """Measure calls that wait for their answers: at full speed, and of a queue at half of it and idle.
 
     Args:
-        adder: makes the role of each process that calls; None: `TimedAdder`.
+        adder: makes the role of each process that calls.
     """
     workers = [partial(work, system)] * plan.workers if isinstance(system, DecidingQueue) else []
     with measuring(system, plan, notify, drainers=0) as run, BenchCrew("worker", workers):
-        calls = partial(_calls, run, partial(run.adders, workload, adder or TimedAdder))
+        calls = partial(_calls, run, partial(run.adders, workload, adder))
         full = calls(f"{what}, full speed", None)
         yield full
         if workers:
@@ -130,9 +128,9 @@ def measure_calls(
 def _calls(run: MeasuredSystem[Any], crew: Callable[..., BenchCrew], what: str, rate: float | None) -> Result:
     def once(seconds: float) -> Figures:
         begin, found = adders.run(seconds)
-        calls, taken = run.added(begin, [each[:2] for each in found])
+        calls, taken = run.added(begin, found)
         run.check()
-        return {"decisions": calls / taken, **times_ms(second for each in found for second in each[2])}
+        return {"decisions": calls / taken, **times_ms(second for each in found for second in each.seconds)}
 
     with crew(rate=rate) as adders:
         figures = run.repeat(what, once)
@@ -143,46 +141,6 @@ def _calls(run: MeasuredSystem[Any], crew: Callable[..., BenchCrew], what: str, 
         "per_transaction": 1,
         **figures,
     }
-
-
-class TimedAdder(Adder):
-    """Adds, and notes the seconds that each call takes."""
-
-    def prepare(self, stack: ExitStack) -> TimedWork:
-        """The work returns the number of calls, the time of the last one, and the seconds of each."""
-        seconds: list[float] = []
-
-        def timed(add: Add, updates: Any) -> None:
-            begun = perf_counter()
-            add(updates)
-            seconds.append(perf_counter() - begun)
-
-        adders = [partial(timed, self.system.adder(stack)) for _ in range(self.threads)]
-        return _with(seconds, self.adding(adders, stack))
-
-
-class TimedTaskAdder(TaskAdder):
-    """Adds in tasks, and notes the seconds that each call takes."""
-
-    def prepare(self, stack: ExitStack) -> TimedWork:
-        """The work returns as that of `TimedAdder`."""
-        seconds: list[float] = []
-        add = self.by(self.system, stack)
-
-        async def timed(updates: Any) -> None:
-            begun = perf_counter()
-            await add(updates)
-            seconds.append(perf_counter() - begun)
-
-        return _with(seconds, self.awaiting(timed))
-
-
-def _with(seconds: list[float], work: TimedWork) -> TimedWork:
-    def run(begin: float, end: float) -> Any:
-        seconds.clear()
-        return *work(begin, end), seconds
-
-    return run
 
 
 def _asking(system: QueueSystem, stack: ExitStack) -> AsyncAdd:

@@ -27,7 +27,7 @@ from cq.cli.bench.measures.measured_system import (
     times_ms,
 )
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import KINDS, BenchWorkload, CannotMeasure, Plan
+from cq.cli.bench.systems.system import BenchWorkload, CannotMeasure, Plan
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.store.transact import transact
@@ -35,12 +35,14 @@ from cq.store.transact import transact
 PROBE_SECONDS: Final = 0.02
 _REPORT_SECONDS: Final = 120.0
 _SHARES: Final = 0.5, 0.25
+_IDLE: Final = 100.0
+"""Updates per second of an idle queue."""
 
 
 def measure_live(
-    system: QueueSystem, workload: BenchWorkload, plan: Plan, rate: float | None, notify: Notify
+    system: QueueSystem, workload: BenchWorkload, plan: Plan, notify: Notify
 ) -> Iterator[Result]:
-    """Measure a queue at the given rate; without a rate at full speed, and at a half and a quarter of that.
+    """Measure a queue at full speed, at a half and a quarter of that, and idle.
 
     Of a result, `done` is the number of updates per second until all were combined and, with an export, exported.
     Raises the errors of `measure`.
@@ -50,10 +52,10 @@ def measure_live(
         BenchCrew("worker", [partial(work, system)] * plan.workers),
         BenchCrew("prober", [partial(_probe, system)]) as probing,
     ):
-        first = _at_rate(run, workload, probing, rate)
-        yield first
-        for share in _SHARES if rate is None else ():
-            yield _at_rate(run, workload, probing, first["done"] * share)
+        full = _at_rate(run, workload, probing, None)
+        yield full
+        for rate in (*(full["done"] * share for share in _SHARES), _IDLE):
+            yield _at_rate(run, workload, probing, rate)
 
 
 def _at_rate(
@@ -123,7 +125,7 @@ def _probe(system: QueueSystem, stack: ExitStack) -> TimedWork:
         # Watch before adding: a watch set later would miss a change by a fast worker.
         watch = transact(db, lambda tr: tr.watch(QueueKeys(system.queue).value(encode(key))))
         watch.on_ready(lambda _: changed.put(runtime.monotonic()))
-        transact(db, lambda tr: queue.add(tr, {key: KINDS[system.kind](1)}))
+        transact(db, lambda tr: queue.add(tr, {key: 1}))
         return Probe(runtime.monotonic(), changed, watch)
 
     def run(begin: float, end: float) -> list[float]:

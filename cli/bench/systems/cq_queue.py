@@ -50,7 +50,6 @@ class QueueSystem(System):
     Args:
         url: URL of the store.
         queue: name of the queue.
-        kind: type of the values.
         buckets: as for `cq.configure`.
         cloud: whether workers keep a top and publish it.
         reporting: URL of the database that the queue is exported to; None: no export.
@@ -62,7 +61,6 @@ class QueueSystem(System):
     url: str
     store: str
     queue: str
-    kind: str
     buckets: int | None
     cloud: bool = False
     reporting: str | None = None
@@ -85,7 +83,7 @@ class QueueSystem(System):
     def prepare(self) -> None:
         db = self.open()
         observers = [top()] if self.cloud else []
-        value, combiner = ("distinct", "distinct") if self.distinct else (self.kind, "sum")
+        value, combiner = ("distinct", "distinct") if self.distinct else (int, "sum")
         cq.configure(
             db,
             self.queue,
@@ -116,7 +114,7 @@ class QueueSystem(System):
             )
         return lambda updates: transact(db, partial(queue.add, updates=updates), write_only=True)
 
-    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
+    def drainer(self, stack: ExitStack, place: int) -> Drain:
         """A worker that runs all the time; the queue is paused except during a call.
 
         Only the first drainer resumes the queue and waits, on behalf of all: its call ends when all workers are done.

@@ -20,7 +20,6 @@ _COUNTS: Final = "cq_bench_counts"  # by key
 _LOG: Final = "cq_bench_log"  # appended rows
 _PAIRS: Final = "cq_bench_pairs"  # of key and visitor
 _PERIOD: Final = "cq_bench_period_"
-_NUMBERS: Final = {"int": "bigint", "decimal": "numeric"}
 _SUMS: Final = {_LOG: None, _PAIRS: "count(*)"}
 """{table: the expression with its number of counted updates}; other tables have counts in a column `n`."""
 _COPY_FROM: Final = 1_000
@@ -34,7 +33,6 @@ class PostgresCounts(System):
     Args:
         conninfo: connection string of the database.
         tables: {name: its columns and constraints}.
-        number: the SQL type of the added numbers.
         combining: the rest of a statement that combines the rows of the query `gone`, which were appended to the log;
             "": each transaction updates the counts.
         has_visitors: whether each added number is a new visitor.
@@ -43,7 +41,6 @@ class PostgresCounts(System):
     name: str
     conninfo: str
     tables: Mapping[str, str]
-    number: str
     combining: str = ""
     has_visitors: bool = False
     store = "postgresql"
@@ -71,7 +68,7 @@ class PostgresCounts(System):
 
     def adder(self, stack: ExitStack) -> Add:
         connection = stack.enter_context(closing(self.connect()))
-        sent = f"SELECT * FROM unnest(%b::text[], %b::{self.number}[])"  # noqa: S608
+        sent = "SELECT * FROM unnest(%b::text[], %b::bigint[])"
         insert = f"INSERT INTO {_LOG} (key, n) {sent}" if self.defers else _adding(_COUNTS, "key", sent)
 
         def add(updates: Mapping[str, Any]) -> None:
@@ -87,17 +84,16 @@ class PostgresCounts(System):
     def _copy(self, connection: psycopg.Connection[Any], updates: Mapping[str, Any]) -> None:
         statement = f"COPY {_LOG} (key, n) FROM STDIN (FORMAT BINARY)"
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.set_types(["text", "int8" if self.number == "bigint" else self.number])
+            copy.set_types(["text", "int8"])
             for row in updates.items():
                 copy.write_row(row)
 
-    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
+    def drainer(self, stack: ExitStack, place: int) -> Drain:
         connection = stack.enter_context(closing(self.connect()))
 
         def drain() -> None:
             # One statement has one snapshot: it sums up exactly the rows that it deletes, not rows appended later.
-            gone = f"WITH gone AS (DELETE FROM {_LOG} WHERE {_part(connection, place, of)} RETURNING *)"  # noqa: S608
-            connection.execute(gone + self.combining)
+            connection.execute(f"WITH gone AS (DELETE FROM {_LOG} RETURNING *){self.combining}")  # noqa: S608
 
         return drain
 
@@ -121,25 +117,23 @@ class PostgresCounts(System):
             connection.execute(f"DROP TABLE IF EXISTS {', '.join(self.tables)}")
 
 
-def upsert(conninfo: str, kind: str) -> PostgresCounts:
+def upsert(conninfo: str) -> PostgresCounts:
     """Counts by one `INSERT ... ON CONFLICT DO UPDATE` with all keys of a transaction."""
-    number = _NUMBERS[kind]
-    return PostgresCounts("postgres-upsert", conninfo, {_COUNTS: _counts(number)}, number)
+    return PostgresCounts("postgres-upsert", conninfo, {_COUNTS: _counts()})
 
 
-def periods(conninfo: str, kind: str, periods: Sequence[int] = ()) -> PostgresCounts:
+def periods(conninfo: str, periods: Sequence[int] = ()) -> PostgresCounts:
     """Counts of all time and of each period, as a queue with a roll-up has them, by one later transaction.
 
     The periods have lengths in seconds, ascending; each is a multiple of the one before. Without periods, there are
     only the counts of all time.
     """
-    number = _NUMBERS[kind]
     at = ", at bigint NOT NULL DEFAULT date_part('epoch', now())::bigint" if periods else ""
-    tables = {_COUNTS: _counts(number), _LOG: _log(number, at)}
+    tables = {_COUNTS: _counts(), _LOG: _log(at)}
     sums, inserts, finer, time = "", "", "gone", "at"
     for period in periods:
         table, by = f"{_PERIOD}{period}", f"by_{period}"
-        tables[table] = _counts(number, ", start")
+        tables[table] = _counts(", start")
         # A longer period sums up the shorter ones, which are fewer rows than the log's.
         start = f"{time} / {period} * {period} AS start"
         sums += f", {by} AS (SELECT key, {start}, sum(n) AS n FROM {finer} GROUP BY 1, 2)"  # noqa: S608
@@ -148,47 +142,34 @@ def periods(conninfo: str, kind: str, periods: Sequence[int] = ()) -> PostgresCo
         finer, time = by, "start"
     totals = _adding(_COUNTS, "key", f"SELECT key, sum(n) FROM {finer} GROUP BY key ORDER BY key")  # noqa: S608
     name = "postgres-periods" if periods else "postgres-rollup"
-    return PostgresCounts(name, conninfo, tables, number, combining=f"{sums}{inserts} {totals}")
+    return PostgresCounts(name, conninfo, tables, f"{sums}{inserts} {totals}")
 
 
 def distinct(conninfo: str) -> PostgresCounts:
     """Exact numbers of distinct visitors: a table of all pairs of key and visitor, and the count of each key."""
-    number = "bigint"
-    pairs = f'(key text COLLATE "C", visitor {number}, PRIMARY KEY (key, visitor))'
-    tables = {_COUNTS: _counts(number), _LOG: _log(number), _PAIRS: pairs}
+    pairs = '(key text COLLATE "C", visitor bigint, PRIMARY KEY (key, visitor))'
+    tables = {_COUNTS: _counts(), _LOG: _log(), _PAIRS: pairs}
     new = f"INSERT INTO {_PAIRS} SELECT key, n FROM gone ORDER BY key, n ON CONFLICT DO NOTHING RETURNING key"  # noqa: S608
     totals = _adding(_COUNTS, "key", "SELECT key, count(*) FROM new GROUP BY key ORDER BY key")
     combining = f", new AS ({new}) {totals}"
-    return PostgresCounts("postgres-distinct", conninfo, tables, number, combining, has_visitors=True)
+    return PostgresCounts("postgres-distinct", conninfo, tables, combining, has_visitors=True)
 
 
-def _counts(number: str, start: str = "") -> str:
+def _counts(start: str = "") -> str:
     """The columns of counts by key, and by the start of a period if `start` is that column."""
     # Half of each page stays free: an update then has space on the same page, and need not write to the index.
-    columns = f'key text COLLATE "C"{start and ", start bigint"}, n {number} NOT NULL'
+    columns = f'key text COLLATE "C"{start and ", start bigint"}, n bigint NOT NULL'
     return f"({columns}, PRIMARY KEY (key{start})) WITH (fillfactor = 50)"
 
 
-def _log(number: str, at: str = "") -> str:
-    return f'(key text COLLATE "C" NOT NULL, n {number} NOT NULL{at})'
+def _log(at: str = "") -> str:
+    return f'(key text COLLATE "C" NOT NULL, n bigint NOT NULL{at})'
 
 
 def _adding(table: str, key: str, query: str) -> str:
     """The statement that adds the numbers of a query to the counts in a table with this key."""
     added = "DO UPDATE SET n = counts.n + excluded.n"
     return f"INSERT INTO {table} AS counts ({key}, n) {query} ON CONFLICT ({key}) {added}"
-
-
-def _part(connection: psycopg.Connection[Any], place: int, of: int) -> str:
-    """The condition of a part of the log's pages: drainers delete different parts, and share only the counts."""
-    row = connection.execute(
-        f"SELECT pg_relation_size('{_LOG}') / current_setting('block_size')::int"
-    ).fetchone()
-    assert row is not None  # noqa: S101 - the query always returns a row
-    first, last = (row[0] * each // of for each in (place, place + 1))
-    # The last part has no end: rows may have been appended since the size was read.
-    beyond = "" if place == of - 1 else f" AND ctid < '({last},0)'"
-    return f"ctid >= '({first},0)'{beyond}"
 
 
 # Stocks
@@ -251,4 +232,4 @@ def postgres_stock(conninfo: str, keys: int) -> PostgresStock:
     """Stocks of some keys in PostgreSQL."""
     # Half of each page stays free for updates.
     columns = '(key text COLLATE "C" PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50)'
-    return PostgresStock("postgres-update", conninfo, {_STOCK: columns}, "bigint", keys=keys)
+    return PostgresStock("postgres-update", conninfo, {_STOCK: columns}, keys=keys)

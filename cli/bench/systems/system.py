@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import accumulate, repeat
 from typing import Any, Final
 
@@ -68,8 +67,8 @@ class System(ABC):
     def adder(self, stack: ExitStack) -> Add:
         """A new adder, whose resources `stack` closes."""
 
-    def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
-        """Drainer number `place` of `of` drainers; only for a system that defers."""
+    def drainer(self, stack: ExitStack, place: int) -> Drain:
+        """Drainer number `place`; only for a system that defers."""
         raise NotImplementedError
 
     @abstractmethod
@@ -91,8 +90,6 @@ POOL_UPDATES: Final = 100_000
 POOL_LEAST: Final = 50
 """Minimum number of transactions in that pool."""
 _MAX_DRAWS: Final = 100
-KINDS: Final = {"int": int, "decimal": Decimal}
-"""{value kind: the type of an update}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +101,12 @@ class BenchWorkload:
             its updates of a key, and an upsert requires it.
         keys: number of different words.
         skew: the exponent `s` of Zipf's law: the word of rank `r` is drawn with a weight of 1 / r^s; 0: all alike.
-        kind: type of the values, one of `KINDS`.
         repeats: whether the keys of a transaction may be equal; the update of a key is their number.
     """
 
     per_transaction: int = 100
     keys: int = 100_000
     skew: float = 1.0
-    kind: str = "int"
     repeats: bool = False
 
     def draw(self, seed: int, updates: int = POOL_UPDATES) -> list[dict[str, Any]]:
@@ -136,7 +131,7 @@ class BenchWorkload:
 
     def transaction(self, ranks: Iterable[int]) -> dict[str, Any]:
         """The transaction that updates the keys of these ranks."""
-        return dict.fromkeys(sorted(map(word, ranks)), KINDS[self.kind](1))
+        return dict.fromkeys(sorted(map(word, ranks)), 1)
 
     def _ranks(self, source: random.Random, weights: array[float] | None) -> set[int]:
         """The ranks of one transaction: `per_transaction` different ones."""
@@ -148,7 +143,7 @@ class BenchWorkload:
                 return ranks
         raise CannotMeasure(
             f"cannot draw {wanted:,} different keys of {self.keys:,} with a skew of {self.skew:g}: "
-            "use more keys, less skew, or fewer updates per transaction"
+            "use more keys, or fewer updates per transaction"
         )
 
 
