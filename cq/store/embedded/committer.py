@@ -48,7 +48,7 @@ from cq.store.embedded.error import (
 )
 from cq.store.embedded.file import identities, in_use
 from cq.store.embedded.future import FutureVoid
-from cq.store.embedded.lock_file import LatestVersion, LockFile
+from cq.store.embedded.lock_file import LockFile
 from cq.store.embedded.snapshots import leak
 from cq.store.embedded.wal import Checkpointer
 from cq.store.embedded.writes import CLEAR_RANGE, Mutation, ReadSet, StampedKey, Writes
@@ -269,10 +269,9 @@ class Committer:
 
     _leading: int | None = None  # the identifier of the leader's thread
 
-    def __init__(self, connection: apsw.Connection, lock: LockFile, latest: LatestVersion) -> None:
+    def __init__(self, connection: apsw.Connection, lock: LockFile) -> None:
         self._connection = connection
         self._lock = lock
-        self._latest = latest
         self._paths = in_use(lock.store)  # made once: each commit looks at them
         self._files = identities(self._paths)
         self._checkpointer = Checkpointer(connection, lock)
@@ -442,7 +441,7 @@ class Committer:
         connection, log = self._connection, self._log
         connection.execute("BEGIN IMMEDIATE")
         log.load(connection)
-        work = Applier(connection, log, self._latest.next(log.last))
+        work = Applier(connection, log, self._lock.next_version(log.last))
         results = [(request, work.add(request), "") for request in group]
         if not work.accepted:
             connection.execute("ROLLBACK")

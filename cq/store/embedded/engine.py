@@ -16,7 +16,7 @@ from cq.store.embedded import file
 from cq.store.embedded.committer import WAIT_SECONDS, Committer
 from cq.store.embedded.error import IO_ERROR, FDBError
 from cq.store.embedded.file import Access
-from cq.store.embedded.lock_file import LatestVersion, LockFile
+from cq.store.embedded.lock_file import LockFile
 from cq.store.embedded.snapshots import Snapshot, SnapshotPool, VersionGlance
 from cq.store.embedded.watches import Watches
 
@@ -47,9 +47,8 @@ def open_file(path: Path, *, power_safe: bool, mode: int, create: bool) -> OpenF
     except BaseException:
         lock.close()
         raise
-    latest = LatestVersion(lock)
-    pool = SnapshotPool(connect, path, latest)
-    return OpenFile(file_id, pool, Committer(connection, lock, latest), Watches(connect, lock.path))
+    pool = SnapshotPool(connect, path, lock)
+    return OpenFile(file_id, pool, Committer(connection, lock), Watches(connect, lock.path))
 
 
 def _create(path: Path, lock: LockFile, rights: Access) -> None:
@@ -94,17 +93,9 @@ class Engine:
         return self._pool.snapshot()
 
     def glance(self, version: int | None = None) -> VersionGlance | None:
-        """The latest version, or this earlier one, and its metadata version, for a transaction with no other read.
-
-        As the client of a cluster, it knows the metadata version of an earlier version. Returns None if that has
-        changed since.
-        """
+        """See `SnapshotPool.glance`."""
         self.check_usable()
-        glance = self._pool.glance()
-        if version is None:
-            return glance
-        is_known = version <= glance.version and not self._pool.may_have_changed_metadata(version)
-        return glance._replace(version=version) if is_known else None
+        return self._pool.glance(version)
 
     def copy_to(self, path: Path) -> None:
         """Write a copy of the store; see `cq.store.make_copy`."""

@@ -79,6 +79,9 @@ class LockFile:
         self._is_wanted = False  # a caller waits for the result of the helper
         self._is_closed = False
         self._error: OSError | None = None
+        # The latest version that this process has read from SQLite, and its metadata version. One reference, so that
+        # threads need no lock; `known` detects an old value.
+        self._read: tuple[int, bytes | None] | None = None
 
     def acquire(self, seconds: float) -> bool:
         """Wait for the lock, for at most `seconds`; return whether it is held. Raises `apsw.Error`."""
@@ -132,6 +135,24 @@ class LockFile:
             return int.from_bytes(self._content[where], "little")
         except ValueError:  # closed
             return 0
+
+    def known(self) -> tuple[int, bytes | None] | None:
+        """A version at or after all returned commits, and its metadata version, if known."""
+        # Read first: a metadata change before this version is then announced as well.
+        announced = self.announced()
+        if self._read is None:
+            return None
+        version, metadata = self._read
+        return None if self.metadata_changed() > version else (max(version, announced), metadata)
+
+    def note_read(self, version: int, metadata: bytes | None) -> None:
+        """Note a version and its metadata version, as read from SQLite."""
+        self._read = version, metadata
+
+    def next_version(self, last: int) -> int:
+        """The version of the next commit, about the time in microseconds. The caller holds the lock."""
+        # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
+        return max(last + 1, runtime.time_ns() // 1000, self.announced() + 1)
 
     def notify(self) -> None:
         """Wake all listeners. If the disk is full, they notice the commit at their next regular check."""
@@ -325,35 +346,3 @@ def _watch_file(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-class LatestVersion:
-    """The latest version that one process knows. Thread-safe: it is one reference, and `known` detects an old value."""
-
-    def __init__(self, lock: LockFile) -> None:
-        self._lock = lock
-        self._cached: tuple[int, bytes | None] | None = None
-
-    def known(self) -> tuple[int, bytes | None] | None:
-        """A version at or after all returned commits, and its metadata version, if known."""
-        # Read first: a metadata change before this version is then announced as well.
-        announced = self._lock.announced()
-        if self._cached is None:
-            return None
-        version, metadata = self._cached
-        if self._lock.metadata_changed() > version:
-            return None
-        return max(version, announced), metadata
-
-    def metadata_changed(self) -> int:
-        """The latest version that has changed the metadata version, or may do so; 0 for none."""
-        return self._lock.metadata_changed()
-
-    def update(self, version: int, metadata: bytes | None) -> None:
-        """Store a version and its metadata version, as read from SQLite."""
-        self._cached = version, metadata
-
-    def next(self, last: int) -> int:
-        """The version of the next commit, about the time in microseconds. The caller holds the commit lock."""
-        # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
-        return max(last + 1, runtime.time_ns() // 1000, self._lock.announced() + 1)

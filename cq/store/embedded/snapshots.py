@@ -27,7 +27,7 @@ from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_OLD
 from cq.store.embedded.error import STORAGE_ERRORS, FDBError, not_bytes, storage_error
 from cq.store.embedded.future import FutureVoid
 from cq.store.embedded.keys import Row, after
-from cq.store.embedded.lock_file import LatestVersion
+from cq.store.embedded.lock_file import LockFile
 
 LIFETIME_SECONDS = 5.0
 _CHECK_SECONDS = 0.5
@@ -172,7 +172,7 @@ class Snapshot:
 
 
 class SnapshotPool:
-    """The snapshots of one database and their connections. `latest` is None if glances must query SQLite."""
+    """The snapshots of one database and their connections. `lock` is None if glances must query SQLite."""
 
     snapshot_type: type[Snapshot] = Snapshot
 
@@ -180,16 +180,16 @@ class SnapshotPool:
         self,
         connect: Callable[[], apsw.Connection],
         path: Path,
-        latest: LatestVersion | None,
+        lock: LockFile | None,
     ) -> None:
         self.path = path
-        self._latest = latest
+        self._versions = lock
         self.abandoned: deque[Snapshot] = deque()
         self._connect = connect
         self._idle: list[apsw.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._lock = threading.RLock()
-        self._turns: deque[FutureVoid] = deque()  # of those who wait for an open snapshot to be closed
+        self._freed: FutureVoid | None = None  # of those who wait for an open snapshot to be closed
         self._ending = threading.Event()
         self._count = 0
         self._expiry_thread: threading.Thread | None = None
@@ -205,28 +205,30 @@ class SnapshotPool:
             self._start_expiry_thread()
         return snapshot
 
-    def glance(self) -> VersionGlance:
-        """The latest version and its metadata version."""
-        started = runtime.monotonic()
-        known = self._latest.known() if self._latest else None
-        if known is not None:
-            return VersionGlance(*known, started)
-        version, metadata = self.run(lambda connection: connection.execute(_GLANCE, (METADATA_VERSION,)).get)
-        if metadata is not None and not isinstance(metadata, bytes):
-            raise damaged_row(self.path)
-        if self._latest:
-            self._latest.update(version, metadata)
-        return VersionGlance(version, metadata, started)
+    def glance(self, version: int | None) -> VersionGlance | None:
+        """The latest version, or this earlier one, and its metadata version, for a transaction with no other read.
+
+        As the client of a cluster, it knows the metadata version of an earlier version. Returns None if that has
+        changed since.
+        """
+        started, versions = runtime.monotonic(), self._versions
+        known = versions.known() if versions else None
+        if known is None:
+            known = self.run(lambda connection: connection.execute(_GLANCE, (METADATA_VERSION,)).get)
+            if known[1] is not None and not isinstance(known[1], bytes):
+                raise damaged_row(self.path)
+            if versions:
+                versions.note_read(*known)
+        if version is None:
+            return VersionGlance(known[0], known[1], started)
+        is_known = versions is not None and version <= known[0] and versions.metadata_changed() <= version
+        return VersionGlance(version, known[1], started) if is_known else None
 
     def run(self, read: Callable[[apsw.Connection], T]) -> T:
         """Return what `read` reads on a connection without a snapshot."""
         connection, found = self._connected(read)
         self._keep_idle(connection)
         return found
-
-    def may_have_changed_metadata(self, version: int) -> bool:
-        """Whether a commit after this version has changed the metadata version, or may do so."""
-        return self._latest is None or self._latest.metadata_changed() > version
 
     def _connected(self, read: Callable[[apsw.Connection], T]) -> tuple[apsw.Connection, T]:
         """A connection, and what `read` reads on it; after an error or ^C, the connection counts no longer."""
@@ -269,8 +271,7 @@ class SnapshotPool:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            while self._turns:
-                self._notify()
+            self._notify()
         self._ending.set()
         # The copy is needed: `close` removes the snapshot from the dict, as other threads may.
         for snapshot in list(self._open.values()):
@@ -290,9 +291,10 @@ class SnapshotPool:
                 if self._count < _OPEN_SNAPSHOTS:
                     self._count += 1
                     break
-                turn = FutureVoid()
-                self._turns.append(turn)
-            self._wait_for(turn)
+                if self._freed is None or self._freed.is_ready():  # ready: a task that waited was cancelled
+                    self._freed = FutureVoid()
+                freed = self._freed
+            freed.block_until_ready()  # the expiry thread ends the wait at the latest
         try:
             return self._connect()
         except BaseException as error:
@@ -301,18 +303,6 @@ class SnapshotPool:
                 self._count -= 1
             if isinstance(error, apsw.Error):
                 raise storage_error(error, self.path) from error
-            raise
-
-    def _wait_for(self, turn: FutureVoid) -> None:
-        """Wait for a turn; the expiry thread ends the wait at the latest."""
-        try:
-            turn.wait()
-        except BaseException:  # ^C, or the task was cancelled: another one takes its turn
-            with self._lock:
-                if turn in self._turns:
-                    self._turns.remove(turn)
-                else:
-                    self._notify()
             raise
 
     def _close_abandoned(self) -> None:
@@ -327,9 +317,9 @@ class SnapshotPool:
             self._notify()
 
     def _notify(self) -> None:
-        """Let one who waits look for a connection; the caller holds the lock."""
-        if self._turns:
-            self._turns.popleft().settle()
+        """Let all who wait look for a connection; the caller holds the lock."""
+        if self._freed is not None:
+            self._freed.settle()
 
     # Expiry
 

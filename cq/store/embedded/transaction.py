@@ -280,18 +280,8 @@ class Transaction(TransactionRead, Operations):
 
     def add_read_conflict_key(self, key: Any) -> None:
         """Conflict with writes of other transactions to a key."""
-        self._state.defer(self._add_read_conflict_key, key_bytes(key))
-
-    def _add_read_conflict_key(self, key: bytes) -> None:
-        # Each `add` of cq calls it, so it does not call `_add_read_conflict`.
-        state = self._state
-        if state.committing:
-            raise state.used_during_commit()
-        if key >= USER_END and key != METADATA_VERSION and key >= state.read_end:
-            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-        if len(key) <= MAX_KEY_BYTES or len(key) <= max_key_bytes(key):  # no stored key is longer
-            writes = state.own_writes() if state.writes and not state.settings.ryw_disabled else None
-            state.reads.add_key(key, writes)
+        key = key_bytes(key)
+        self.add_read_conflict_range(key, after(key))
 
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
         """Conflict with writes of other transactions in [begin, end); an inverted range raises 2005 at once."""
