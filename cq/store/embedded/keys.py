@@ -11,7 +11,6 @@ SYSTEM_END = b"\xff\xff"
 """All keys sort before it. Keys from `USER_END` on need the system key options."""
 
 MAX_KEY_BYTES = 10_000
-MAX_SYSTEM_KEY_BYTES = 30_000
 MAX_VALUE_BYTES = 100_000
 MAX_TRANSACTION_BYTES = 10_000_000
 STAMP_BYTES = 10
@@ -46,15 +45,9 @@ def value_bytes(value: Any) -> bytes:
     return value
 
 
-def max_key_bytes(key: bytes) -> int:
-    """The maximum length of a key."""
-    return MAX_SYSTEM_KEY_BYTES if key.startswith(USER_END) else MAX_KEY_BYTES
-
-
 def clip(key: bytes) -> bytes:
     """A range bound of legal length with the same keys before it: no stored key is longer than the limit."""
-    limit = max_key_bytes(key)
-    return key[: limit + 1] if len(key) > limit else key
+    return key[: MAX_KEY_BYTES + 1]
 
 
 def after(key: bytes) -> bytes:

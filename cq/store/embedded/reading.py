@@ -1,7 +1,7 @@
 """The reads of a transaction and of its snapshot, with their checks and read conflicts.
 
-The formulas of conflicts are FoundationDB's: a selector depends on the keys between its start and its result. A range
-read with a limit depends on the range up to its last row.
+A selector depends on the keys between its start and its result. A range read with a limit depends on the range up to
+its last row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from cq.store.embedded.keys import (
     Row,
     after,
     key_bytes,
-    max_key_bytes,
     strinc,
 )
 from cq.store.embedded.snapshots import Snapshot
@@ -301,7 +300,7 @@ class TransactionRead(ReadOperations):
                 return failed(Value, refusal)
             if key >= USER_END and key != METADATA_VERSION and key >= state.read_end:
                 return failed(Value, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
-            if len(key) > MAX_KEY_BYTES and len(key) > max_key_bytes(key):
+            if len(key) > MAX_KEY_BYTES:
                 return ready(Value, None)
         state.has_read = True
         try:
@@ -389,7 +388,7 @@ class TransactionRead(ReadOperations):
         except FDBError as error:
             return state.failed_read(Future, error)
         if not self._is_snapshot:
-            seen = range_conflict(request, bounds, *found, state.read_end, state.settings.ryw_disabled)
+            seen = range_conflict(request, bounds, *found)
             state.reads.add_range(*seen, view.writes)
         return ready(Future, found, state.cancellation)
 
@@ -453,62 +452,16 @@ class TransactionRead(ReadOperations):
             return failed(kind, error)
 
 
-def range_conflict(
-    request: RangeRequest, bounds: Range, rows: list[Row], more: bool, space_end: bytes, ryw_disabled: bool
-) -> Range:
+def range_conflict(request: RangeRequest, bounds: Range, rows: list[Row], more: bool) -> Range:
     """The range that a range read depends on; `bounds` are the results of its selectors."""
     begin, end, _, reverse, *_ = request
-    selectors = ((bounds[0], begin.offset), (bounds[1], end.offset))
-    # Whether a selector reached the beginning or the end of the key space.
-    to_begin = any(key == b"" and offset < 1 for key, offset in selectors)
-    through_end = any(key == space_end and offset > 1 for key, offset in selectors)
-    if ryw_disabled:
-        return _conflict_without_ryw(
-            request, rows, more, b"" if to_begin else None, space_end if through_end else None
-        )
-    low, high = min(begin.key, end.key), max(begin.key, end.key)
-    if begin.key < end.key and more:
-        # Rows beyond the last row returned cannot change a limited result.
+    low, high = min(begin.key, bounds[0]), max(end.key, bounds[1])
+    if more and rows:
+        # Rows beyond the last row returned cannot change a limited result, unless they are counted by a selector.
         if reverse and begin.offset <= 1:
-            low = end.key
+            low = rows[-1][0]
         elif not reverse and end.offset > 0:
-            high = begin.key
-    if to_begin and begin.offset <= 0 and not (more and reverse):
-        low = b""
-    if through_end and end.offset > 0 and (reverse or not more):
-        high = space_end
-    if rows:
-        first, last = (rows[-1][0], rows[0][0]) if reverse else (rows[0][0], rows[-1][0])
-        if reverse or begin.offset <= 0:
-            low = min(low, first)
-        if high <= last and (not reverse or end.offset > 0):
-            high = after(last)
-    return low, high
-
-
-def _conflict_without_ryw(
-    request: RangeRequest, rows: list[Row], more: bool, lowest: bytes | None, highest: bytes | None
-) -> Range:
-    """The same with read-your-writes disabled: FoundationDB then uses another formula.
-
-    `lowest` and `highest` are the ends of the key space, if a selector has reached them.
-    """
-    begin, end, _, reverse, *_ = request
-    forward_begin = (not reverse or not more or begin.offset > 1) and begin.offset > 0
-    forward_end = (reverse or not more or end.offset <= 0) and end.offset <= 1
-    low, high = begin.key, end.key
-    if lowest is not None:
-        low = lowest
-    elif rows and not forward_begin:
-        low = rows[-1 if reverse else 0][0]
-    if end.offset > begin.offset and end.key < low:
-        low = end.key
-    if highest is not None:
-        high = highest
-    elif rows and not forward_end:
-        high = after(rows[0 if reverse else -1][0])
-    if begin.offset < end.offset and begin.key > high:
-        high = begin.key
+            high = after(rows[-1][0])
     return low, high
 
 

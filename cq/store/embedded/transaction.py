@@ -34,7 +34,6 @@ from cq.store.embedded.keys import (
     after,
     clip,
     key_bytes,
-    max_key_bytes,
     strinc,
     value_bytes,
 )
@@ -211,26 +210,24 @@ class Transaction(TransactionRead, Operations):
         self._state.defer(self._mutate, opcode, key_bytes(key), value_bytes(param))
 
     def _allows_fast_write(self, key: bytes, length: int) -> bool:
-        """Whether a write needs no error, option or watch to be handled; true for nearly all writes."""
+        """Whether a write needs no error or option to be handled; true for nearly all writes."""
         state = self._state
         return not (
             key >= USER_END
             or len(key) > MAX_KEY_BYTES
             or length > MAX_VALUE_BYTES
             or state.committing
-            or state.watches
             or state.deferred is not None
             or state.settings.next_write_no_conflict
         )
 
     def _clear(self, key: bytes) -> None:
         conflict = self._begin_write(key)
-        if len(key) > max_key_bytes(key):
+        if len(key) > MAX_KEY_BYTES:
             return  # it cannot exist
         self._state.changes_metadata |= key == METADATA_VERSION
         self._count_mutation(2 * len(key) + 1, 2 * len(key) + 1, conflict)
         self._state.writes.clear(key, conflict)
-        self._trigger(key, after(key), None)
 
     def _clear_range(self, begin: bytes, end: bytes) -> None:
         if begin > end:
@@ -244,7 +241,6 @@ class Transaction(TransactionRead, Operations):
             return
         self._state.changes_metadata |= begin <= METADATA_VERSION < end
         self._state.writes.clear_range(begin, end, conflict)
-        self._trigger(begin, end, None)
 
     def _mutate(self, operation: int, key: bytes, operand: bytes) -> None:
         """Set a key, or apply an atomic operation."""
@@ -256,7 +252,7 @@ class Transaction(TransactionRead, Operations):
             state.changes_metadata = True
         else:
             conflict = self._begin_write(key)
-        if len(key) > MAX_KEY_BYTES and len(key) > max_key_bytes(key):
+        if len(key) > MAX_KEY_BYTES:
             raise FDBError(KEY_TOO_LARGE)
         if len(operand) > MAX_VALUE_BYTES:
             raise FDBError(VALUE_TOO_LARGE)
@@ -271,12 +267,6 @@ class Transaction(TransactionRead, Operations):
             state.writes.stamped.append(StampedValue(key, operand, _stamp_offset(operand), conflict))
         else:
             state.writes.mutate(key, operation, operand, conflict)
-        if operation == atomic.SET:
-            self._trigger(key, after(key), operand)
-        else:
-            for watch in state.watches:
-                if watch.key == key:  # its new value is not known
-                    watch.settle()
 
     def add_read_conflict_key(self, key: Any) -> None:
         """Conflict with writes of other transactions to a key."""
@@ -330,12 +320,6 @@ class Transaction(TransactionRead, Operations):
     def _count_mutation(self, size: int, conflict_size: int, conflict: bool) -> None:
         self._state.size += size + MUTATION_BYTES + (conflict_size + RANGE_BYTES if conflict else 0)
 
-    def _trigger(self, begin: bytes, end: bytes, value: bytes | None) -> None:
-        """Fire own watches of keys in [begin, end): a write of the same transaction fires them at once."""
-        for watch in self._state.watches:
-            if begin <= watch.key < end:
-                watch.compare(value)
-
     # Watches
 
     def watch(self, key: Any) -> FutureVoid:
@@ -360,7 +344,7 @@ class Transaction(TransactionRead, Operations):
             return FDBError(WATCHES_DISABLED)
         if key >= state.read_end and key != METADATA_VERSION:
             return FDBError(KEY_OUTSIDE_LEGAL_RANGE)
-        if len(key) > max_key_bytes(key):
+        if len(key) > MAX_KEY_BYTES:
             return FDBError(KEY_TOO_LARGE)
         return FDBError(TOO_MANY_WATCHES) if state.engine.watches.full() else None
 

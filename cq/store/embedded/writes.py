@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 from cq.store.embedded.atomic import (
@@ -169,7 +169,6 @@ class Writes:
 
     __slots__ = (
         "_cleared_by_operation",
-        "_counts",
         "_early",
         "_no_conflict",
         "_sorted",
@@ -192,7 +191,6 @@ class Writes:
         self._no_conflict: set[bytes] = set()  # keys of `values` without a write conflict
         self._cleared_by_operation: set[bytes] = set()  # keys of `values` that an operation has cleared
         self._sorted: list[bytes] | None = None
-        self._counts = (0, 0)
 
     def __bool__(self) -> bool:
         """Whether reads must take these writes into account."""
@@ -458,16 +456,9 @@ class Writes:
             self._remove(key)
 
     def _index(self) -> list[bytes]:
-        """All written keys, sorted. If no key was removed since the last call, only the new keys are added."""
-        counts = len(self.values), len(self.pending)
-        if self._sorted is None:
+        """All written keys, sorted."""
+        if self._sorted is None or len(self._sorted) != len(self.values) + len(self.pending):
             self._sorted = sorted(chain(self.values, self.pending))
-        elif counts != self._counts:
-            # Dicts keep the order of insertion, so the new keys are the last ones.
-            self._sorted += islice(self.values, self._counts[0], None)
-            self._sorted += islice(self.pending, self._counts[1], None)
-            self._sorted.sort()
-        self._counts = counts
         return self._sorted
 
 
