@@ -53,7 +53,6 @@ from cq.store.embedded.snapshots import leak
 from cq.store.embedded.wal import Checkpointer
 from cq.store.embedded.writes import CLEAR_RANGE, Mutation, ReadSet, StampedKey, Writes
 
-_FEW = 64
 _GET = "SELECT v FROM kv WHERE k = ?"
 _PUT = "INSERT OR REPLACE INTO kv VALUES (?, ?)"
 _MANY = 256
@@ -65,8 +64,8 @@ _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 class Applier:
     """Builds a group: checks each transaction against the log and the earlier ones, and collects its writes.
 
-    The values are written in key order, which is faster than in the order of the transactions. A range clear changes
-    the table at once, so it first drops the collected values in its range.
+    The values are written in key order, which is faster than in the order of the transactions, and before a range
+    clear, which changes the table at once.
     """
 
     def __init__(self, connection: apsw.Connection, log: ConflictLog, version: int) -> None:
@@ -134,7 +133,8 @@ class Applier:
             if operation == SET:
                 values[key] = operand
             elif operation == CLEAR_RANGE:
-                self._clear(key, operand or b"")
+                self.flush()
+                self._connection.execute(_DELETE_RANGE, (key, operand))
                 values = self._values
             elif operation == SET_VERSIONSTAMPED_KEY:
                 stamped.append(stamp(key, versionstamp))
@@ -154,14 +154,6 @@ class Applier:
         if type(row[0]) is not bytes:
             raise not_bytes()
         return row[0]
-
-    def _clear(self, begin: bytes, end: bytes) -> None:
-        if len(self._values) > _FEW:
-            self.flush()
-        else:
-            for key in [key for key in self._values if begin <= key < end]:
-                del self._values[key]
-        self._connection.execute(_DELETE_RANGE, (begin, end))
 
 
 GROUP_TRANSACTIONS = 500

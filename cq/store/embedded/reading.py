@@ -80,16 +80,15 @@ class ReadYourWrites:
             return ready(Value, self._snapshot().get(key), cancellation)
         return ready(Value, pending.value(self._snapshot().get(key) if pending.dependent else None))
 
-    def resolve(self, key: bytes, offset: int, *, is_bound: bool = False) -> bytes:
+    def resolve(self, key: bytes, offset: int) -> bytes:
         """The key that a selector resolves to; offset 0 is the last key before `key`.
 
-        Before the first key, the result is b""; after the last key, the end of the key space. The bound of a range may
-        be a key that counts and is not there: see `Writes.overlay`.
+        Before the first key, the result is b""; after the last key, the end of the key space.
         """
         if offset > 0:
-            found = self._nth(key, self._end, offset - 1, reverse=False, is_bound=is_bound)
+            found = self._nth(key, self._end, offset - 1, reverse=False)
             return self._end if found is None else found
-        found = self._nth(b"", key, -offset, reverse=True, is_bound=is_bound)
+        found = self._nth(b"", key, -offset, reverse=True)
         return b"" if found is None else found
 
     def rows(
@@ -114,7 +113,7 @@ class ReadYourWrites:
                 return rows, True
         return rows, False
 
-    def _nth(self, begin: bytes, end: bytes, index: int, *, reverse: bool, is_bound: bool) -> bytes | None:
+    def _nth(self, begin: bytes, end: bytes, index: int, *, reverse: bool) -> bytes | None:
         if begin >= end:
             return None
         writes = self.writes
@@ -122,7 +121,7 @@ class ReadYourWrites:
             return self._snapshot().nth_key(begin, end, index, reverse)
         for seen in self._pieces(writes, begin, end, index + 1, _PIECE_BYTES, reverse):
             for key, value in seen[index:]:
-                if value is not None or is_bound:
+                if value is not None:
                     return key
             index = max(index - len(seen), 0)
         return None
@@ -466,7 +465,7 @@ def range_conflict(request: RangeRequest, bounds: Range, rows: list[Row], more: 
 
 
 def _bound(view: ReadYourWrites, selector: OffsetSelector) -> bytes:
-    return selector.key if selector.offset == 1 else view.resolve(*selector, is_bound=True)
+    return selector.key if selector.offset == 1 else view.resolve(*selector)
 
 
 def _offset_selector(selector: Any, read_end: bytes) -> OffsetSelector:

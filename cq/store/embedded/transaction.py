@@ -264,7 +264,9 @@ class Transaction(TransactionRead, Operations):
             return
         self._count_mutation(len(key) + len(operand), 2 * len(key) + 1, conflict)
         if operation == atomic.SET_VERSIONSTAMPED_VALUE:
-            state.writes.stamped.append(StampedValue(key, operand, _stamp_offset(operand), conflict))
+            state.writes.stamped.append(StampedValue(key, operand, _stamp_offset(operand)))
+            if conflict:
+                state.writes.write_keys.add(key)
         else:
             state.writes.mutate(key, operation, operand, conflict)
 
@@ -367,7 +369,6 @@ class Transaction(TransactionRead, Operations):
         state.cancellation = Cancellation()  # a commit waits for earlier reads: their results stay valid
         if state.total_size > state.settings.size_limit:
             state.writes.place_stamped()  # overwritten values do not count
-        state.writes.seal()
         if error := self._refuse_commit():
             state.release()
             state.drop_futures(TRANSACTION_INVALID_VERSION, error.code)

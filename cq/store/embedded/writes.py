@@ -128,8 +128,6 @@ class StampedValue(NamedTuple):
     key: bytes
     param: bytes
     start: int
-    conflict: bool
-    """Whether it conflicts with reads of others."""
 
 
 Stamped = StampedKey | StampedValue
@@ -170,7 +168,6 @@ class Writes:
     __slots__ = (
         "_cleared_by_operation",
         "_early",
-        "_no_conflict",
         "_sorted",
         "pending",
         "segments",
@@ -185,10 +182,9 @@ class Writes:
         self.pending: dict[bytes, Pending] = {}  # all other writes of single keys
         self.segments: Segments | None = None
         self.stamped: list[Stamped] = []  # later than all other writes, and not yet merged into them
-        self.write_keys: set[bytes] = set()  # write conflicts; those of `values` are added at the commit
+        self.write_keys: set[bytes] = set()  # write conflicts, also of writes that a later one has replaced
         self.write_ranges: list[Range] = []
         self._early: list[Mutation] = []  # applied before all others
-        self._no_conflict: set[bytes] = set()  # keys of `values` without a write conflict
         self._cleared_by_operation: set[bytes] = set()  # keys of `values` that an operation has cleared
         self._sorted: list[bytes] | None = None
 
@@ -205,47 +201,38 @@ class Writes:
 
     def fast_put(self, key: bytes, value: bytes | None) -> bool:
         """Set or clear a key, with a write conflict, if this needs only a dict entry; return whether it did."""
-        if (
-            self.stamped
-            or key in self.pending
-            or key in self._no_conflict
-            or key in self._cleared_by_operation
-        ):
+        if self.stamped or key in self.pending or key in self._cleared_by_operation:
             return False
         segments = self.segments
         if segments and segments.used & UNREADABLE and segments.at(key) & UNREADABLE:
             return False
         self.values[key] = value
+        self.write_keys.add(key)
         return True
 
     def mutate(self, key: bytes, operation: int, operand: bytes, conflict: bool) -> None:
         """Set a key or apply an atomic operation to it."""
         if self.stamped:
             self.place_stamped()
-        pending = self.pending.get(key)
-        if pending is None and key not in self.values:
-            self._first_write(key, operation, operand, conflict)
-            return
         if conflict:
-            self._make_conflict(key)
-        if pending is None:
+            self.write_keys.add(key)
+        pending = self.pending.get(key)
+        if pending is not None:
+            self._add_operation(key, pending, operation, operand)
+        elif key in self.values:
             self._overwrite(key, operation, operand)
         else:
-            self._add_operation(key, pending, operation, operand)
+            self._first_write(key, operation, operand)
 
-    def _first_write(self, key: bytes, operation: int, operand: bytes | None, conflict: bool) -> None:
+    def _first_write(self, key: bytes, operation: int, operand: bytes | None) -> None:
         flags = self._flags(key)
         if flags & CLEARED and operation not in INDEPENDENT:
             operation, operand = SET, apply(operation, None, operand)
         if operation == SET and not flags & UNREADABLE:
             self._put(key, operand)
-            if not conflict:
-                self._no_conflict.add(key)
         else:
             unreadable = bool(flags & UNREADABLE) or operation in STAMPED
             self.pending[key] = Pending([(operation, operand)], unreadable)
-            if conflict:
-                self.write_keys.add(key)
 
     def _overwrite(self, key: bytes, operation: int, operand: bytes) -> None:
         if operation in STAMPED:
@@ -269,18 +256,15 @@ class Writes:
         else:
             self._remove(key)
             self.values[key] = operand
-            self._no_conflict.add(key)
 
     def clear(self, key: bytes, conflict: bool) -> None:
         """Clear one key."""
         if self.stamped:
             self.place_stamped()
-        if key not in self.values:
-            # An earlier conflict of the key is in `write_keys` already; this write adds one only if `conflict`.
+        if key in self.pending:
             self._remove(key)
-            self._no_conflict.add(key)
         if conflict:
-            self._no_conflict.discard(key)
+            self.write_keys.add(key)
         self._cleared_by_operation.discard(key)
         self.values[key] = None
 
@@ -310,7 +294,7 @@ class Writes:
                 self._ranges().change(*span, UNREADABLE, CLEARED)
                 self.mutate(write.placeholder(), SET_VERSIONSTAMPED_KEY, write.value, False)
             else:
-                self.mutate(write.key, SET_VERSIONSTAMPED_VALUE, write.param, write.conflict)
+                self.mutate(write.key, SET_VERSIONSTAMPED_VALUE, write.param, False)
 
     def _freeze(self, begin: bytes, end: bytes) -> None:
         """Move the writes in [begin, end) to `early`, so that later writes there are applied after them."""
@@ -403,13 +387,6 @@ class Writes:
 
     # Committing
 
-    def seal(self) -> None:
-        """Complete the write conflicts for the commit; it applies early writes, clears, values, pending, stamped."""
-        self.write_keys.update(self.values.keys() - self._no_conflict if self._no_conflict else self.values)
-        for write in self.stamped:
-            if isinstance(write, StampedValue) and write.conflict:
-                self.write_keys.add(write.key)
-
     def before_values(self) -> Iterator[Mutation]:
         """The mutations before the plain values."""
         yield from self._early
@@ -433,23 +410,11 @@ class Writes:
     def _flags(self, key: bytes) -> int:
         return self.segments.at(key) if self.segments else 0
 
-    def _make_conflict(self, key: bytes) -> None:
-        if key in self._no_conflict:
-            self._no_conflict.remove(key)
-        elif key in self.pending:
-            self.write_keys.add(key)
-
     def _remove(self, key: bytes) -> None:
         """Remove the writes of a key, but keep their write conflict."""
-        if key in self.values:
-            del self.values[key]
-            if key in self._no_conflict:
-                self._no_conflict.remove(key)
-            else:
-                self.write_keys.add(key)
-            self._sorted = None
-        elif self.pending.pop(key, None):
-            self._sorted = None
+        self.values.pop(key, None)
+        self.pending.pop(key, None)
+        self._sorted = None
 
     def _drop(self, begin: bytes, end: bytes) -> None:
         for key in self.keys(begin, end):

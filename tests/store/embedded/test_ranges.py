@@ -143,19 +143,6 @@ def test_a_range_may_be_given_by_selectors(db: Database) -> None:
     assert list(tr.get_range(end, begin)) == []
 
 
-def test_a_range_may_begin_or_end_at_a_key_that_an_operation_has_cleared(db: Database) -> None:
-    fill(db, 4)
-    tr = db.create_transaction()
-    tr.compare_and_clear(b"000002", b"another")
-    tr.compare_and_clear(b"000002x", b"absent")  # counts, and is not there
-    begin = KeySelector.last_less_or_equal(b"000003") - 1
-    end = KeySelector.first_greater_than(b"000002")
-
-    assert tr.get_key(begin).value == b"000002"
-    assert [row.key for row in tr.get_range(begin, None)] == [b"000003"]
-    assert [row.key for row in tr.get_range(None, end)] == [b"000000", b"000001", b"000002"]
-
-
 def test_a_selector_may_start_after_the_end_of_the_key_space(db: Database) -> None:
     last = fill(db, 2)[-1]
     tr = db.create_transaction()
