@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -19,7 +18,7 @@ from cq.errors import NotInStore
 from cq.failure import KeyFailure
 from cq.plain_text import utc_time
 from cq.queue.requests import is_request
-from cq.queue.set_aside import ANY, Aside, drop_aside, failures_by_key, read_aside, retry_aside
+from cq.queue.set_aside import ANY, drop_aside, each_aside, failures_by_key, read_aside, retry_aside
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
 _COLUMNS: Final = (  # of rows of a key, the number of its updates, and its failure
@@ -40,7 +39,7 @@ def show_list(options: Options, queue: Queue) -> None:
     With --json one line per key.
     """
     db = options.read_store()
-    found = failures_by_key(db.transact(partial(read_aside, name=queue)))
+    found = failures_by_key(each_aside(db, queue))
     keys = config_of(db, queue).key
     rows = [(_key(keys, encoded), count, failure) for encoded, (failure, count) in found.items()]
     options.print_list(
@@ -62,11 +61,8 @@ def show(options: Options, queue: Queue, key: Key = None) -> None:
     since 1970, the number of tries, and the worker of the latest one.
     """
     db = options.read_store()
-    pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
-    config = config_of(db, queue)
-    if not (pieces or options.json):
-        of_key = "" if key is None else f" of key {key!r}"
-        say(f"nothing is set aside{of_key} in queue {queue!r}")
+    pieces = each_aside(db, queue, _wanted(db, queue, key))
+    config, each = config_of(db, queue), None
     for each in pieces:
         decoded, updates = _key(config.key, each.encoded_key), [_update(config, one) for one in each.updates]
         if options.json:
@@ -77,6 +73,9 @@ def show(options: Options, queue: Queue, key: Key = None) -> None:
                 say(f"    {line}")
             for update in updates:
                 say(f"  {as_word(update)}")
+    if each is None and not options.json:
+        of_key = "" if key is None else f" of key {key!r}"
+        say(f"nothing is set aside{of_key} in queue {queue!r}")
 
 
 @commands.command("retry", examples=["cq aside retry words hello"])

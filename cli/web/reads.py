@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import cq
@@ -37,7 +38,7 @@ from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.observers.top.trending import TrendingEntry, trending
 from cq.plain_text import describe
 from cq.queue.rows import oldest_by_bucket
-from cq.queue.set_aside import Aside, each_aside, failures_by_key
+from cq.queue.set_aside import each_aside, failures_by_key
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact
@@ -97,7 +98,7 @@ class AsideKey(NamedTuple):
 
 
 class AsideOfQueue(NamedTuple):
-    """Keys of a queue with updates or reports that were set aside; `is_cut` if there may be more than these."""
+    """Keys of a queue with updates or reports that were set aside; `is_cut` if there are more than these."""
 
     keys: Sequence[AsideKey]
     is_cut: bool
@@ -182,22 +183,14 @@ def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]]
 def read_aside_of(db: OpenDatabase, name: str) -> AsideOfQueue:
     """The first keys with updates or reports set aside in a queue, without the updates; raises `QueueNotConfigured`."""
 
-    def read(tr: Transaction) -> AsideOfQueue:
-        key_type, number = read_config(tr.snapshot, name).key, 0
-
-        def counted() -> Iterator[Aside]:
-            nonlocal number
-            for number, piece in enumerate(each_aside(tr.snapshot, name, MAX_ASIDE), 1):  # noqa: B007 - counts them
-                yield piece
-
-        failures = failures_by_key(counted())
-        keys = [
-            AsideKey(_key_or_none(key_type, encoded), failure, updates)
-            for encoded, (failure, updates) in failures.items()
-        ]
-        return AsideOfQueue(keys, number == MAX_ASIDE)
-
-    return transact(db, read)
+    key_type = transact(db, lambda tr: read_config(tr.snapshot, name)).key
+    pieces = each_aside(db, name)
+    failures = failures_by_key(islice(pieces, MAX_ASIDE))
+    keys = [
+        AsideKey(_key_or_none(key_type, encoded), failure, updates)
+        for encoded, (failure, updates) in failures.items()
+    ]
+    return AsideOfQueue(keys, next(pieces, None) is not None)
 
 
 def _key_or_none(key_type: KeyType, encoded: bytes) -> Any:

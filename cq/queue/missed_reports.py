@@ -22,12 +22,12 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData
 from cq.failure import KeyFailure
-from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
+from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, place, places
 from cq.keys.missed import MissedKeys
 from cq.observer import Change
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Writer
-from cq.store.bounded_reads import prefix_read, read_at_hashes
+from cq.store.bounded_reads import prefix_read, read_at_hashes, scan_rows
 from cq.store.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 from cq.store.transact import transact
 
@@ -207,13 +207,22 @@ def read_missed(
     tr: TransactionRead, name: str, encoded: bytes | None = None, *, limit: int = 0
 ) -> list[tuple[bytes, KeyFailure]]:
     """The keys with missed reports, as [(encoded key, failure)], in hash order; of one key or of all keys."""
+    rows = tr.get_range(*_notes(name, encoded), limit=limit)
+    return [_missed(name, row.key, row.value) for row in rows]
+
+
+def each_missed(db: Database, name: str, encoded: bytes | None = None) -> Iterator[tuple[bytes, KeyFailure]]:
+    """What `read_missed` returns, in many transactions."""
+    return (_missed(name, *row) for row in scan_rows(db, *_notes(name, encoded)))
+
+
+def _notes(name: str, encoded: bytes | None) -> tuple[bytes, bytes]:
     keys = MissedKeys(name)
-    if encoded is None:
-        rows = [(row.key, row.value) for row in tr.get_range(*keys.notes(), limit=limit)]
-    else:
-        key = keys.note(place(encoded))
-        rows = [(key, value)] if (value := tr.get(key).value) is not None else []
-    return [(keys.place_of_note(key)[_HASH_BYTES:], _failure(value)) for key, value in rows]
+    return keys.notes() if encoded is None else (note := keys.note(place(encoded)), after(note))
+
+
+def _missed(name: str, key: bytes, value: bytes) -> tuple[bytes, KeyFailure]:
+    return MissedKeys(name).place_of_note(key)[_HASH_BYTES:], _failure(value)
 
 
 def retry_missed(db: Database, name: str, encoded: bytes | None = None) -> int:

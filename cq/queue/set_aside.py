@@ -14,17 +14,18 @@ from typing import Any, Final, NamedTuple
 
 from cq.config.queue import read_config
 from cq.encoding import codec
-from cq.errors import CorruptData, InvalidData
+from cq.errors import CorruptData, CqError, InvalidData
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys, after
 from cq.plain_text import printable
 from cq.queue.adds import PackedAdd, write_updates
 from cq.queue.ledger import count_added, count_dropped
-from cq.queue.missed_reports import drop_missed, read_missed, retry_missed
+from cq.queue.missed_reports import drop_missed, each_missed, read_missed, retry_missed
 from cq.queue.packing import Checked
 from cq.queue.requests import is_request
 from cq.queue.rows import UnreadableRow
 from cq.store.api import Database, Transaction, TransactionRead, Writer
+from cq.store.bounded_reads import scan_rows
 from cq.store.sizes import fitting
 from cq.store.transact import transact
 
@@ -32,7 +33,10 @@ _PIECE_BYTES: Final = 90_000
 _RAW_BYTES: Final = 50_000  # of an unreadable row, in one update
 _UPDATE_BYTES: Final = 12
 """Approximate bytes of an update in a row in addition to its key and its own bytes."""
-_PIECES_AT_ONCE: Final = 10
+_PIECES_AT_ONCE: Final = 10  # in a transaction of `each_aside`
+_MOST_PIECES: Final = 1_000  # added again or dropped in a transaction
+_USED_BYTES: Final = 200_000
+"""Bytes that such a transaction has written when it takes no further piece, which writes up to `PREDICTED_BYTES`."""
 ANY: Final = object()
 """Stands for all keys."""
 
@@ -97,26 +101,21 @@ def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0
     return found + [Aside(encoded, failure, []) for encoded, failure in missed]
 
 
-def each_aside(tr: TransactionRead, name: str, limit: int) -> Iterator[Aside]:
-    """The first `limit` pieces that `read_aside` returns, read a few at a time: at most about 1 MB is in memory."""
-    keys, left = QueueKeys(name), limit
-    begin, end = keys.aside()
-    while left:
-        rows = tr.get_range(begin, end, limit=min(left, _PIECES_AT_ONCE)).to_list()
-        yield from (_parse(keys, row.key, row.value) for row in rows)
-        left -= len(rows)
-        if len(rows) < _PIECES_AT_ONCE:
-            break
-        begin = after(rows[-1].key)
-    if left:
-        yield from (Aside(encoded, failure, []) for encoded, failure in read_missed(tr, name, limit=left))
+def each_aside(db: Database, name: str, key: Any = ANY) -> Iterator[Aside]:
+    """The pieces that `read_aside` returns, in many transactions: any number of them, of which few are in memory."""
+    keys = QueueKeys(name)
+    encoded = transact(db, lambda tr: _encoded(tr, name, key))
+    for row in scan_rows(db, *keys.aside(encoded), limit=_PIECES_AT_ONCE):
+        yield _parse(keys, *row)
+    for missed in each_missed(db, name, encoded):
+        yield Aside(*missed, [])
 
 
 def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Add updates set aside again, of a queue or of one key, and have workers retry missed reports.
 
-    Missed reports come first. Then each piece of updates is added in one transaction, or in several if it is too large
-    for one. Returns the number of updates and reports. Raises `InvalidData` at the first piece that the queue does not
+    Missed reports come first. Then the pieces of updates are added, many small ones in one transaction, a large one in
+    several. Returns the number of updates and reports. Raises `InvalidData` at the first piece that the queue does not
     take, such as an unreadable row: this piece stays set aside, earlier pieces are added.
     """
     queue = QueueKeys(name)
@@ -210,27 +209,41 @@ def _added_bytes(found: Aside) -> Iterator[int]:
 def _each_piece(
     db: Database, name: str, key: Any, use: Callable[[Transaction, bytes, bytes], _Used]
 ) -> Iterator[int]:
-    """Call `use` for each piece, and remove the used part in the same transaction; yields the numbers used."""
+    """Call `use` for each piece, and remove the used part in the same transaction; yields the numbers used.
+
+    A transaction uses many small pieces. If one of them is refused, the pieces before it are used one by one.
+    """
     keys = QueueKeys(name)
 
-    def step(tr: Transaction, begin: bytes | None) -> tuple[bytes, int] | None:
+    def step(tr: Transaction, begin: bytes | None, most: int) -> tuple[bytes, int] | None:
         first, end = _range(tr, keys, name, key)
-        # Not a snapshot read: two concurrent retries must not both use the piece.
-        rows = tr.get_range(begin or first, end, limit=1).to_list()
-        if not rows:
-            return None
-        piece = rows[0].key
-        number, left = use(tr, piece, rows[0].value)
-        if left is None:
-            tr.clear(piece)
-            return after(piece), number
-        tr.set(piece, left)
-        return piece, number  # the next step continues with the rest of this piece
+        number, following = 0, None
+        # Not a snapshot read: two concurrent retries must not both use a piece.
+        for row in tr.get_range(begin or first, end, limit=most):
+            used, left = use(tr, row.key, row.value)
+            number += used
+            if left is not None:
+                tr.set(row.key, left)
+                return row.key, number  # the next step continues with the rest of this piece
+            tr.clear(row.key)
+            following = after(row.key)
+            if tr.get_approximate_size().wait() > _USED_BYTES:
+                break
+        return None if following is None else (following, number)
 
-    begin: bytes | None = None
-    while (done := transact(db, partial(step, begin=begin))) is not None:
-        begin, result = done
-        yield result
+    begin, most = None, _MOST_PIECES
+    while True:
+        try:
+            done = transact(db, partial(step, begin=begin, most=most))
+        except CqError:
+            if most == 1:
+                raise
+            most = 1
+            continue
+        if done is None:
+            return
+        begin, number = done
+        yield number
 
 
 def _range(tr: TransactionRead, keys: QueueKeys, name: str, key: Any) -> tuple[bytes, bytes]:

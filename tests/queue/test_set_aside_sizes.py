@@ -13,7 +13,7 @@ from cq.encoding import codec
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.passes.plan import LOCAL_LIMITS, Limits
-from cq.queue.set_aside import drop_aside, retry_aside, set_aside
+from cq.queue.set_aside import drop_aside, each_aside, retry_aside, set_aside
 from cq.store.transact import transact
 from tests.kit.faults import FaultyDatabase
 from tests.kit.observing import Seen, app_with, failing
@@ -23,10 +23,12 @@ from tests.kit.sized import MOST, Sized, drained, fill, words
 LARGE: Final = "k" * 7_900
 
 
-def put_aside(db: Any, name: str, updates: list[Any]) -> None:
-    transact(
-        db, lambda tr: set_aside(tr, QueueKeys(name), codec.encode(LARGE), KeyFailure("an error"), updates)
-    )
+def put_aside(db: Any, name: str, updates: list[Any], *keys: str) -> None:
+    def put_all(tr: Any) -> None:
+        for key in keys or [LARGE]:
+            set_aside(tr, QueueKeys(name), codec.encode(key), KeyFailure("an error"), updates)
+
+    transact(db, put_all)
 
 
 @pytest.mark.parametrize("is_failing", [False, True])
@@ -62,6 +64,37 @@ def test_large_updates_are_added_again_and_dropped_in_bounded_transactions(db: A
     assert aside(db, name) == []
     combine_all(db, name)
     assert values(db, name) == {LARGE: f"{39:089000}"}
+
+
+def test_many_keys_are_listed_added_again_and_dropped_in_few_bounded_transactions(db: Any, name: str) -> None:
+    keys = words(12, 1_000)
+    cq.configure(db, name, buckets=1)
+    put_aside(db, name, [1], *keys)
+    assert list(each_aside(db, name)) == aside(db, name)
+    sized = Sized(db)
+    assert retry_aside(sized, name) == 1_000
+    put_aside(db, name, [1], *keys)
+    assert drop_aside(sized, name) == 1_000
+
+    assert len(sized.sizes) < 20
+    assert max(sized.sizes) <= MOST
+    assert aside(db, name) == []
+    combine_all(db, name)
+    assert values(db, name) == dict.fromkeys(keys, 1)
+
+
+def test_a_piece_that_is_refused_keeps_no_earlier_one_from_being_added_again(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    put_aside(db, name, [1], *words(3, 9))
+    keys = [codec.decode(each.encoded_key) for each in aside(db, name)]
+    drop_aside(db, name, keys[4])
+    put_aside(db, name, [], keys[4])
+    with pytest.raises(cq.InvalidData, match="no update to add"):
+        retry_aside(db, name)
+
+    assert [codec.decode(each.encoded_key) for each in aside(db, name)] == keys[4:]
+    combine_all(db, name)
+    assert values(db, name) == dict.fromkeys(keys[:4], 1)
 
 
 @pytest.mark.parametrize(("size", "number"), [(1, 5_000), (600, 4_000), (90_000, 40)])
