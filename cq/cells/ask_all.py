@@ -23,7 +23,6 @@ from cq.store.api import Transaction
 from cq.store.transact import transact
 
 T = TypeVar("T")
-L = TypeVar("L")
 
 
 class _TimeLimit(NamedTuple):
@@ -104,61 +103,50 @@ def gather_users(
     """
     limit = _TimeLimit.of(timeout)
     found = GatheredAnswers[T]({}, {})
-    left: Iterable[Any] = dict.fromkeys(users)  # the directory is read once for all of them
+    left = list(dict.fromkeys(users))  # the directory is read once for all of them
     for tries in count(1):
-        locations = _answered(cells.locate_all(left), found)
-        elsewhere = _ask_cells(cells, locations, ask, found, limit, timeout_of(max_age) or 0.0)
-        left = _answered(cells.refresh_all(elsewhere), found)
+        plan: dict[str, list[tuple[Any, Location]]] = {}
+        for user, location in cells.locate_all(left).items():
+            if isinstance(location, CellError):
+                found.missing[user] = describe(location)
+            else:
+                plan.setdefault(location.cell, []).append((user, location))
+        left = _ask_cells(cells, plan, ask, found, limit, timeout_of(max_age) or 0.0)
         if not left:
             break
+        cells.forget(left)
         pause = delay_after(tries, first=FIRST_PAUSE, longest=LAST_PAUSE)
         if pause >= limit.left():
-            found.missing.update(
-                dict.fromkeys(left, f"no answer within {limit.seconds:g} s: the user is being moved")
-            )
+            what = f"no answer within {limit.seconds:g} s: the user is being moved, or a store was restored"
+            found.missing.update(dict.fromkeys(left, what))
             break
         runtime.sleep(pause)
     return found
 
 
-def _answered(results: Mapping[Any, L | CellError], found: GatheredAnswers[Any]) -> dict[Any, L]:
-    """Return the results that are no errors; adds the errors to the missing answers."""
-    answered = {}
-    for user, result in results.items():
-        if isinstance(result, CellError):
-            found.missing[user] = describe(result)
-        else:
-            answered[user] = result
-    return answered
-
-
 def _ask_cells(
     cells: Cells,
-    locations: Mapping[Any, Location],
+    plan: Mapping[str, Sequence[tuple[Any, Location]]],
     ask: Callable[[UserData], T],
     found: GatheredAnswers[T],
     limit: _TimeLimit,
     max_age: float,
-) -> dict[Any, Location]:
-    """Ask the cells of users once, and add what they answer; returns the locations at which users were not."""
-    plan: dict[str, list[tuple[Any, Location]]] = {}
-    for user, location in locations.items():
-        plan.setdefault(location.cell, []).append((user, location))
+) -> list[Any]:
+    """Ask the cells of users once, and add what they answer; returns the users who were not there."""
     asks = {name: partial(_ask_users, cells=cells, ask=ask, of=of) for name, of in plan.items()}
     got = _gather(cells, asks, limit, max_age)
-    for answers in got.answers.values():
-        for user, answer in answers.items():
-            if isinstance(answer, UserDeleted):
+    left = []
+    for name, of in plan.items():
+        for user, _ in of:
+            if name in got.missing:
+                found.missing[user] = got.missing[name]
+            elif user not in got.answers[name]:
+                left.append(user)
+            elif isinstance(answer := got.answers[name][user], UserDeleted):
                 found.missing[user] = describe(answer)
             else:
                 found.answers[user] = answer
-    for name, why in got.missing.items():
-        found.missing.update(dict.fromkeys((user for user, _ in plan[name]), why))
-    return {
-        user: location
-        for user, location in locations.items()
-        if user not in found.answers and user not in found.missing
-    }
+    return left
 
 
 def _ask_users(

@@ -12,20 +12,37 @@ and a move that begins conflicts with all transactions under way, so no write is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
 from cq.backoff import delay_after
-from cq.cells.directory import CellStatus, Directory, checked_settings, deleted_error, emptiest
+from cq.cells.directory import (
+    EMPTIEST,
+    NEWEST,
+    CellStatus,
+    Directory,
+    checked_settings,
+    deleted_error,
+    emptiest,
+)
 from cq.cells.move import UserAdoption, UserDeletion, UserMove, users_being_deleted
 from cq.cells.names import Names, take_names
-from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
+from cq.cells.records import DELETED, DRAINING, HERE, OPEN, Fence, Record
 from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
 from cq.durations import Span, span_of
-from cq.errors import CellError, CellMismatch, CellNotKnown, StoreError, UserDeleted, UserMoving
+from cq.encoding import codec
+from cq.errors import (
+    CellError,
+    CellMismatch,
+    CellNotKnown,
+    InvalidConfiguration,
+    StoreError,
+    UserDeleted,
+    UserMoving,
+)
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -36,6 +53,7 @@ CACHED_USERS: Final = 100_000
 # Between two tries while a user is being moved, which usually takes milliseconds.
 FIRST_PAUSE: Final = 0.01
 LAST_PAUSE: Final = 0.5
+_MAX_LOAD: Final = 1e18
 
 
 class Location(NamedTuple):
@@ -125,7 +143,7 @@ class Cells:
         Raises:
             CellNotKnown: there is no such cell.
         """
-        self.directory.set_draining(name, draining)
+        self.directory.change_cell(name, state=DRAINING if draining else OPEN)
 
     def limit_cell(self, name: str, max_users: int | None) -> None:
         """Limit the users of a cell to `max_users`, those on their way to it included; None: no limit.
@@ -137,7 +155,9 @@ class Cells:
             CellNotKnown: there is no such cell.
             InvalidConfiguration: the limit is no int from 0 on.
         """
-        self.directory.set_limit(name, max_users)
+        if max_users is not None and (type(max_users) is not int or max_users < 0):
+            raise InvalidConfiguration(f"expected a limit of users from 0 on, got: {max_users!r}")
+        self.directory.change_cell(name, max_users=max_users)
 
     def report_load(self, name: str, load: float | None) -> None:
         """Report the load of a cell, for `place`, in the unit of its weight: such as gigabytes, or a share of 1.
@@ -146,14 +166,20 @@ class Cells:
         fewest users, and a cell whose load has reached its weight takes no users. Report the loads of all cells, again
         and again: cq does not measure them. None: count the users again. Raises as `limit_cell`.
         """
-        self.directory.set_load(name, load)
+        if load is not None and not (type(load) in (int, float) and 0 <= load <= _MAX_LOAD):
+            raise InvalidConfiguration(f"expected a load from 0 to {_MAX_LOAD:g}, got: {codec.brief(load)}")
+        self.directory.change_cell(name, load=None if load is None else float(load))
 
     def fill(self, cell: str) -> None:
         """Say where new users go: `emptiest`, the default, or `newest`, the cell that was added last and is not full.
 
         Raises `InvalidConfiguration` for another word.
         """
-        self.directory.set_fill(cell)
+        if cell not in (EMPTIEST, NEWEST):
+            raise InvalidConfiguration(
+                f"expected {EMPTIEST!r} or {NEWEST!r} as the cell to fill, got: {cell!r}"
+            )
+        transact(self.directory.db, lambda tr: tr.set(keys.FILL, cell.encode()))
 
     def cells(self) -> list[CellStatus]:
         """Return all cells with their numbers of users, by name."""
@@ -225,7 +251,7 @@ class Cells:
             try:
                 return transact(db, lambda tr: function(self._enter_cell(tr, user, location)))  # noqa: B023
             except _Elsewhere:
-                record = self.refresh(user, location)
+                record = self._refresh(user, location)
             if record is not None:
                 if runtime.monotonic() >= end:
                     raise UserMoving(
@@ -248,37 +274,19 @@ class Cells:
         elif stored is None or (fence := Fence.from_bytes(stored)) != here:
             if stored is None or fence.state != DELETED:
                 raise _Elsewhere
-            self._cache.pop(keys.encoded_user(user), None)
+            self.forget([user])
             raise deleted_error(user)
         return UserData(tr, user, location.cell)
 
-    def refresh(self, user: Any, location: Location) -> Record | None:
-        """Return the user's record if a move from the location is under way; None if the user is elsewhere now.
-
-        For users who are not at the location of the cache. Raises `UserNotPlaced`, `CellMismatch`.
-        """
-        self._cache.pop(keys.encoded_user(user), None)
-        return self._compare(user, location, self.directory.record(user))
-
-    def refresh_all(self, locations: Mapping[Any, Location]) -> dict[Any, Record | CellError | None]:
-        """Return, for many users at once, what `refresh` returns, or the error that it raises.
-
-        Args:
-            locations: {user: where the user was expected}.
-        """
-        for user in locations:
+    def forget(self, users: Iterable[Any]) -> None:
+        """Forget the locations of users who are not there: `locate` reads the directory again."""
+        for user in users:
             self._cache.pop(keys.encoded_user(user), None)
-        results: dict[Any, Record | CellError | None] = {}
-        for user, record in self.directory.records(locations).items():
-            try:
-                results[user] = (
-                    record if isinstance(record, CellError) else self._compare(user, locations[user], record)
-                )
-            except CellMismatch as error:
-                results[user] = error
-        return results
 
-    def _compare(self, user: Any, location: Location, record: Record) -> Record | None:
+    def _refresh(self, user: Any, location: Location) -> Record | None:
+        """Return the user's record if a move from the location is under way; None if the user is elsewhere now."""
+        self.forget([user])
+        record = self.directory.record(user)
         if Location(record.cell, record.epoch) != location:
             self._remember(user, record)
             return None
@@ -416,7 +424,7 @@ class Cells:
             MoveFailed, CellMismatch, StoreError: as `move`.
             Exception: an error of `final`.
         """
-        self._cache.pop(keys.encoded_user(user), None)
+        self.forget([user])
         UserDeletion(self.directory, self._stores, user).run(final, keep_names)
 
     def resume_deletions(self) -> int:

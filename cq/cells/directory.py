@@ -2,11 +2,8 @@
 
 Changes of one user conflict on the user's record. Different users are placed and moved at the same time.
 
-The number of users of a cell is the sum of `keys.COUNTS` parts, each with an equal share of the limit. A placement
-counts its user in one part, usually that of the user's id, and conflicts only with others in the same part. As no part
-exceeds its share, the sum does not exceed the limit. A user who leaves is subtracted without any conflict, so a part
-can become negative. A lower limit and adoptions can leave parts above their shares. Until enough users have left, each
-placement conflicts with all others of the cell.
+The number of users of a cell changes by atomic additions, which do not conflict. Only if the cell has a limit, a
+placement reads the number with a conflict, and begins again if another user comes or leaves meanwhile.
 """
 
 from __future__ import annotations
@@ -14,11 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
-from cq.cells.records import DRAINING, OPEN, Cell, Record
-from cq.encoding import codec
-from cq.encoding.hashing import bucket_of
+from cq.cells.records import DRAINING, Cell, Record
 from cq.errors import (
     CellError,
     CellNotKnown,
@@ -28,17 +23,15 @@ from cq.errors import (
     UserDeleted,
     UserNotPlaced,
 )
-from cq.keys import INCOMPLETE_VERSIONSTAMP, below, check_name
+from cq.keys import below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
-from cq.store.api import Database, KeyValue, Range, Transaction, TransactionRead, Value
+from cq.store.api import Database, Transaction, TransactionRead, Value
 from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 T = TypeVar("T")
-_StatusReads: TypeAlias = tuple[Value, Range]
 MAX_WEIGHT: Final = 1_000_000
-MAX_LOAD: Final = 1e18
 EMPTIEST: Final = "emptiest"
 NEWEST: Final = "newest"
 _PAGE: Final = 500
@@ -46,60 +39,19 @@ _PAGE: Final = 500
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~/-]*)?")
 
 
-def read_counts(tr: TransactionRead, name: str) -> list[int]:
-    """Return the parts of the number of users in a cell, and on their way to it."""
-    return counts_in(tr.get_range(*keys.counts(name)), name)
-
-
-def counts_in(rows: Iterable[KeyValue], name: str) -> list[int]:
-    """Return the parts of the number of users in a cell, of the rows of `keys.counts`."""
-    found = {row.key: keys.count_of(row.value) for row in rows}
-    return [found.get(keys.count(name, part), 0) for part in range(keys.COUNTS)]
-
-
-def take_seat(tr: Transaction, user: bytes, name: str, max_users: int | None) -> None:
+def take_seat(tr: Transaction, name: str, max_users: int | None) -> None:
     """Count one more user in a cell; raises `NoRoom` if it is full.
 
     The transaction must have read the cell's entry with a conflict: the limit may change.
     """
-    chosen = keys.part_of(user)
-    if max_users is not None:
-        room = [share(max_users, part) - count for part, count in enumerate(read_counts(tr.snapshot, name))]
-        if sum(room) <= 0:
-            raise NoRoom(f"cell {name!r} has {max_users:,} users, its limit: choose another one")
-        if min(room) < 0:
-            tr.add_read_conflict_range(*keys.counts(name))
-        if room[chosen] <= 0:
-            chosen = room.index(max(room))
-        tr.add_read_conflict_key(keys.count(name, chosen))
-    tr.add(keys.count(name, chosen), keys.packed_count(1))
+    if max_users is not None and keys.count_of(tr.get(keys.count(name)).value) >= max_users:
+        raise NoRoom(f"cell {name!r} has {max_users:,} users, its limit: choose another one")
+    add_users(tr, name, 1)
 
 
-def add_seat(tr: Transaction, user: bytes, name: str) -> None:
-    """Count one more user in a cell whatever its limit is: a user who is adopted is there already.
-
-    Placements of that moment begin again: they may have taken the last seat.
-    """
-    for part in range(keys.COUNTS):
-        tr.add_write_conflict_key(keys.count(name, part))
-    tr.add(keys.count(name, keys.part_of(user)), keys.packed_count(1))
-
-
-def leave_seat(tr: Transaction, user: bytes, name: str) -> None:
-    """Count one user less in a cell."""
-    tr.add(keys.count(name, keys.part_of(user)), keys.packed_count(-1))
-
-
-def spread_counts(tr: Transaction, name: str) -> None:
-    """Make the parts equal, for a new limit."""
-    total = sum(read_counts(tr, name))
-    for part in range(keys.COUNTS):
-        tr.set(keys.count(name, part), keys.packed_count(share(total, part)))
-
-
-def share(number: int, part: int) -> int:
-    """Return an equal share of a number; the first parts have the remainder."""
-    return (number + keys.COUNTS - 1 - part) // keys.COUNTS
+def add_users(tr: Transaction, name: str, number: int) -> None:
+    """Count more users in a cell, or less, whatever its limit is: a user who is adopted is there already."""
+    tr.add(keys.count(name), keys.packed_count(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +59,8 @@ class CellStatus:
     """A cell in the directory.
 
     Attributes:
-        name, url, weight, state, max_users, number, web: see `Cell`.
+        name, url, weight, state, max_users, number, web, load: see `Cell`.
         users: number of users in it, and on their way to it.
-        load: its reported load, in the unit of its weight; None if none was reported.
     """
 
     name: str
@@ -119,8 +70,8 @@ class CellStatus:
     max_users: int | None
     number: int
     web: str
-    users: int
     load: float | None
+    users: int
 
     @property
     def closed(self) -> str:
@@ -162,7 +113,6 @@ class Directory:
 
         def put(tr: Transaction) -> None:
             stored = tr.get(keys.cell(name)).value
-            note_change(tr, keys.OF_CELLS)
             if stored is None:
                 numbers = [Cell.from_bytes(row.value).number for row in tr.get_range(*keys.cells())]
                 tr.set(keys.cell(name), Cell(**settings, number=max(numbers, default=0) + 1).to_bytes())
@@ -174,51 +124,12 @@ class Directory:
 
         transact(self.db, put)
 
-    def set_draining(self, name: str, draining: bool) -> None:
-        """Close a cell for new users, or open it again; raises `CellNotKnown`."""
-
-        def change(tr: Transaction) -> None:
-            state = DRAINING if draining else OPEN
-            tr.set(keys.cell(name), replace(read_cell(tr, name), state=state).to_bytes())
-
-        transact(self.db, change)
-
-    def set_limit(self, name: str, max_users: int | None) -> None:
-        """Store the limit of a cell's users; see `Cells.limit_cell`."""
-        if max_users is not None and (type(max_users) is not int or max_users < 0):
-            raise InvalidConfiguration(f"expected a limit of users from 0 on, got: {max_users!r}")
-
-        def change(tr: Transaction) -> None:
-            tr.set(keys.cell(name), replace(read_cell(tr, name), max_users=max_users).to_bytes())
-            spread_counts(tr, name)
-
-        transact(self.db, change)
-
-    def set_load(self, name: str, load: float | None) -> None:
-        """Store the reported load of a cell; see `Cells.report_load`."""
-        if load is not None and not (type(load) in (int, float) and 0 <= load <= MAX_LOAD):
-            raise InvalidConfiguration(f"expected a load from 0 to {MAX_LOAD:g}, got: {codec.brief(load)}")
-
-        def change(tr: Transaction) -> None:
-            read_cell(tr.snapshot, name)
-            if load is None:
-                tr.clear(keys.load(name))
-            else:
-                tr.set(keys.load(name), codec.encode(float(load)))
-
-        transact(self.db, change)
-
-    def set_fill(self, fill: str) -> None:
-        """Store which cell new users fill; see `Cells.fill`."""
-        if fill not in (EMPTIEST, NEWEST):
-            raise InvalidConfiguration(
-                f"expected {EMPTIEST!r} or {NEWEST!r} as the cell to fill, got: {fill!r}"
-            )
-        transact(self.db, lambda tr: tr.set(keys.FILL, fill.encode()))
-
-    def fill(self) -> str:
-        """Return which cell new users fill: `emptiest` or `newest`."""
-        return transact(self.db, lambda tr: _fill_of(tr.snapshot.get(keys.FILL).value))
+    def change_cell(self, name: str, **changes: Any) -> None:
+        """Change the state, the limit or the load of a cell; raises `CellNotKnown`."""
+        transact(
+            self.db,
+            lambda tr: tr.set(keys.cell(name), replace(read_cell(tr, name), **changes).to_bytes()),
+        )
 
     def cell(self, name: str) -> Cell:
         """Return a cell's entry; raises `CellNotKnown`."""
@@ -260,11 +171,11 @@ class Directory:
                 also(tr)
                 return record
             fill = tr.snapshot.get(keys.FILL)
-            # Entries with a conflict, as a concurrent drain must count; the rest by snapshot, as it changes often.
+            # Entries with a conflict, as a concurrent drain must count; the users by snapshot, as they change often.
             chosen = to_fill(_read_cells(tr, tr.snapshot), _fill_of(fill.value))
             if chosen is None:
                 raise NoRoom("no cell takes users, see `cq cells list`: add one with `cq cells add NAME URL`")
-            take_seat(tr, encoded, chosen.name, chosen.max_users)
+            take_seat(tr, chosen.name, chosen.max_users)
             tr.set(keys.within(chosen.name, encoded), b"")
             record = Record(chosen.name, 1)
             tr.set(keys.record(encoded), record.to_bytes())
@@ -299,11 +210,11 @@ class Directory:
             record = read_record(tr, user)
             if record.is_moving or record.cell == target:
                 return record
-            reads = _begin_status(tr.snapshot, target)
-            status = _status(target, read_cell(tr, target), reads)
+            users = tr.snapshot.get(keys.count(target))
+            status = _status(target, read_cell(tr, target), users)
             if status.closed:
                 raise NoRoom(f"cell {target!r} takes no users, {status.closed}: choose another one")
-            take_seat(tr, encoded, target, status.max_users)
+            take_seat(tr, target, status.max_users)
             moved = replace(record, target=target)
             tr.set(keys.record(encoded), moved.to_bytes())
             tr.set(keys.moving(encoded), b"")
@@ -319,10 +230,9 @@ class Directory:
             if read_record(tr, user) != before:
                 return
             if after.cell != before.cell:
-                leave_seat(tr, encoded, before.cell)
+                add_users(tr, before.cell, -1)
                 tr.clear(keys.within(before.cell, encoded))
                 tr.set(keys.within(after.cell, encoded), b"")
-                note_change(tr, bucket_of(encoded, keys.OF_CELLS))
             tr.set(keys.record(encoded), after.to_bytes())
             if not after.is_moving:
                 tr.clear(keys.moving(encoded))
@@ -363,7 +273,7 @@ class Directory:
             if record.epoch > 0:
                 return _checked_record(user, record)
             adopted = replace(record, epoch=1)
-            add_seat(tr, encoded, record.cell)
+            add_users(tr, record.cell, 1)
             tr.set(keys.within(record.cell, encoded), b"")
             tr.set(keys.record(encoded), adopted.to_bytes())
             return adopted
@@ -382,13 +292,12 @@ class Directory:
             except UserDeleted:
                 return
             if record.target is not None:  # the move that could not begin any more
-                leave_seat(tr, encoded, record.target)
-            leave_seat(tr, encoded, cell)
+                add_users(tr, record.target, -1)
+            add_users(tr, cell, -1)
             tr.clear(keys.within(cell, encoded))
             tr.clear(keys.moving(encoded))
             tr.set(keys.record(encoded), Record("", record.epoch + 1).to_bytes())
             also(tr)
-            note_change(tr, bucket_of(encoded, keys.OF_CELLS))
 
         transact(self.db, bury)
 
@@ -431,25 +340,14 @@ def read_cell(tr: TransactionRead, name: str) -> Cell:
 
 
 def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStatus]:
-    """Read all cells: their entries through `tr`, their users and loads through `snapshot`."""
+    """Read all cells: their entries through `tr`, their numbers of users through `snapshot`."""
     entries = [(keys.cell_of(row.key), Cell.from_bytes(row.value)) for row in tr.get_range(*keys.cells())]
-    reads = [_begin_status(snapshot, name) for name, _ in entries]  # all are in flight together
-    return [_status(name, cell, each) for (name, cell), each in zip(entries, reads, strict=True)]
+    users = [snapshot.get(keys.count(name)) for name, _ in entries]  # all are in flight together
+    return [_status(name, cell, each) for (name, cell), each in zip(entries, users, strict=True)]
 
 
-def _begin_status(tr: TransactionRead, name: str) -> _StatusReads:
-    """Begin to read the load and the numbers of users of a cell."""
-    return tr.get(keys.load(name)), tr.get_range(*keys.counts(name))
-
-
-def _status(name: str, cell: Cell, reads: _StatusReads) -> CellStatus:
-    load, counts = reads
-    return CellStatus(
-        name,
-        **vars(cell),
-        users=sum(counts_in(counts, name)),
-        load=None if load.value is None else codec.decode(load.value),
-    )
+def _status(name: str, cell: Cell, users: Value) -> CellStatus:
+    return CellStatus(name, **vars(cell), users=keys.count_of(users.value))
 
 
 def _fill_of(stored: bytes | None) -> str:
@@ -504,9 +402,3 @@ def to_fill(cells: Iterable[CellStatus], fill: str) -> CellStatus | None:
 def emptiest(cells: Iterable[CellStatus]) -> CellStatus | None:
     """Return the cell with the fewest users by its weight that takes users; None if none does."""
     return min((each for each in cells if not each.closed), key=lambda each: each.fullness(1), default=None)
-
-
-def note_change(tr: Transaction, bucket: int) -> None:
-    """Note that a cell, or the cell of a user of the bucket, changes: see `cq.cells.router`."""
-    for each in (bucket, keys.OF_ANY):
-        tr.set_versionstamped_value(keys.changed(each), INCOMPLETE_VERSIONSTAMP)

@@ -27,6 +27,7 @@ class Cell(StoredRecord):
         max_users: limit of its users; None: no limit.
         number: 1 for the first cell of the directory, 2 for the second one, and so on.
         web: address of its web servers, without a slash at the end; empty: none.
+        load: its reported load, in the unit of its weight; None if none was reported.
     """
 
     NOUN = "the entry of a cell"
@@ -37,6 +38,7 @@ class Cell(StoredRecord):
     max_users: int | None = None
     number: int = 0
     web: str = ""
+    load: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,16 @@
 r"""The keys of cells and of their directory, below `cq/c/`.
 
 Each row has a key, its value, its writers, and its store. `user` is a user's id in CBOR. No such id begins with another
-one, so the keys of two users never mix. `bucket` is one of
-256 buckets of users, or 256 for the cells, or 257 for any change. `entry` is the name of an index, "/" and a text.
+one, so the keys of two users never mix. `entry` is the name of an index, "/" and a text.
 
     "cq/c/n" name            a cell: URL, weight, limit, state ...    add_cell, drain_cell ...   directory
-    "cq/c/l" name "/" part   a part of the number of its users        place, moves (atomic)      directory
-    "cq/c/r" name            the reported load of the cell            report_load                directory
+    "cq/c/l" name            the number of its users                  place, moves (atomic)      directory
     "cq/c/s"                 which cell new users fill                fill                       directory
     "cq/c/u" user            the user's cell, epoch and current move  place, moves, deletions    directory
     "cq/c/w" name "/" user   ""                                       place, moves               directory
     "cq/c/a" name            the user of a second name                names                      directory
     "cq/c/b" user name       ""                                       names                      directory
     "cq/c/m" user            "", while the user is moving             moves                      directory
-    "cq/c/v" bucket          versionstamp of the latest change        add_cell, moves            directory
     "cq/c/g" old             user and number of a former id           map_old_ids                directory
     "cq/c/i"                 names of the cell and of its directory   add_cell                   cell
     "cq/c/f" user            the user's fence: state and epoch        transactions, moves        cell
@@ -28,7 +25,6 @@ one, so the keys of two users never mix. `bucket` is one of
 
 from __future__ import annotations
 
-import zlib
 from struct import Struct
 from typing import Any, Final
 
@@ -42,7 +38,6 @@ MAX_USER_BYTES: Final = 200
 
 _NAMES: Final = CELLS + b"n"
 _COUNTS: Final = CELLS + b"l"
-_LOADS: Final = CELLS + b"r"
 FILL: Final = CELLS + b"s"
 _USERS: Final = CELLS + b"u"
 _WITHIN: Final = CELLS + b"w"
@@ -50,7 +45,6 @@ _MOVES: Final = CELLS + b"m"
 _NAME_ENTRIES: Final = CELLS + b"a"
 _NAMES_OF: Final = CELLS + b"b"
 MAX_NAME_BYTES: Final = 200
-_CHANGES: Final = CELLS + b"v"
 _GLOBAL_IDS: Final = CELLS + b"g"
 IDENTITY: Final = CELLS + b"i"
 _FENCES: Final = CELLS + b"f"
@@ -60,13 +54,7 @@ _DATA: Final = CELLS + b"d"
 _ENTRIES: Final = CELLS + b"e"
 MAX_ENTRY_BYTES: Final = 1_000
 """Limit of the text of an entry."""
-COUNTS: Final = 8
-"""Into how many parts the number of users of a cell is divided: see `cq.cells.directory`."""
 _COUNT: Final = Struct("<q")  # little-endian, because atomic additions are
-OF_CELLS: Final = 256
-"""The bucket of changes of cells, after those of users."""
-OF_ANY: Final = 257
-"""The bucket of all changes, for a watch."""
 
 
 def encoded_user(user: Any) -> bytes:
@@ -103,24 +91,9 @@ def cell_of(key: bytes) -> str:
     return key[len(_NAMES) :].decode()
 
 
-def load(name: str) -> bytes:
-    """The key of the reported load of a cell."""
-    return _LOADS + name.encode()
-
-
-def count(name: str, part: int) -> bytes:
-    """The key of a part of the number of users of a cell."""
-    return _COUNTS + name.encode() + b"/" + bytes([part])
-
-
-def counts(name: str) -> tuple[bytes, bytes]:
-    """The range of all parts of the number of users of a cell."""
-    return below(_COUNTS + name.encode() + b"/")
-
-
-def part_of(user: bytes) -> int:
-    """The part in which a user is counted if there is room."""
-    return zlib.crc32(user) % COUNTS
+def count(name: str) -> bytes:
+    """The key of the number of users of a cell."""
+    return _COUNTS + name.encode()
 
 
 def packed_count(number: int) -> bytes:
@@ -128,9 +101,9 @@ def packed_count(number: int) -> bytes:
     return _COUNT.pack(number)
 
 
-def count_of(value: bytes) -> int:
-    """The inverse of `packed_count`."""
-    return int(_COUNT.unpack(value)[0])
+def count_of(value: bytes | None) -> int:
+    """The inverse of `packed_count`; 0 for None."""
+    return 0 if value is None else int(_COUNT.unpack(value)[0])
 
 
 def record(user: bytes) -> bytes:
@@ -178,21 +151,6 @@ def moving(user: bytes = b"") -> bytes:
 def user_in(prefix: bytes, key: bytes) -> Any:
     """The user's id in a key, after this prefix."""
     return codec.decode(key[len(prefix) :])
-
-
-def changed(bucket: int) -> bytes:
-    """The key of the latest change of a bucket."""
-    return _CHANGES + bucket.to_bytes(2, "big")
-
-
-def all_changed() -> tuple[bytes, bytes]:
-    """The range of the latest changes of all buckets."""
-    return below(_CHANGES)
-
-
-def changed_of(key: bytes) -> int:
-    """The inverse of `changed`."""
-    return int.from_bytes(key[len(_CHANGES) :], "big")
 
 
 def global_id(old: Any) -> bytes:

@@ -17,9 +17,8 @@ from cq.encoding.stored import StoredRecord
 from cq.keys import INCOMPLETE_VERSIONSTAMP, after, below, check_name, prefix_end
 from cq.plain_text import describe
 from cq.queue.byte_sizes import bytes_of
-from cq.store.api import ACCESSED_UNREADABLE, KeyValue, Range, Value, Void, error_code
+from cq.store.api import ACCESSED_UNREADABLE, KeyValue, Value, Void, error_code
 from cq.store.bounded_reads import scan_rows
-from cq.store.follower import StoreFollower
 from cq.store.own_writes import hides_writes, makes_unreadable, note_writes, recorded
 from cq.store.reads import snapshot_of
 from cq.store.sizes import fitting
@@ -32,9 +31,7 @@ __all__ = [
     "MAX_SUGGESTED",
     "ConfigCache",
     "KeyValue",
-    "Range",
     "Span",
-    "StoreFollower",
     "StoredRecord",
     "Value",
     "Void",

@@ -134,8 +134,8 @@ def test_a_placement_notices_an_adoption_that_fills_the_cell(old: Site) -> None:
     tries: list[int] = []
 
     def place(tr: Any) -> None:
-        tries.append(sum(directory.read_counts(tr.snapshot, "cell0")))
-        directory.take_seat(tr, cellkeys.encoded_user("new"), "cell0", 10)
+        tries.append(cellkeys.count_of(tr.snapshot.get(cellkeys.count("cell0")).value))
+        directory.take_seat(tr, "cell0", 10)
         if len(tries) == 1:
             old.own.adopt(USER, "cell0", convert)
 

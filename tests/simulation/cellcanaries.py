@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from cq import runtime
 from cq.cells.cells import Location
-from cq.cells.directory import leave_seat, take_seat
+from cq.cells.directory import add_users, take_seat
 from cq.cells.move import UserDeletion, UserMove
 from cq.cells.records import Record
-from cq.cells.router import DirectoryCache
+from cq.cells.router import Router
 from cq.cells.user_data import UserData
 from cq.errors import UserDeleted
 from cq.keys import cell as cellkeys
@@ -26,7 +26,7 @@ from tests.simulation.canary import Canaries, reads_without_conflict
 cells = Canaries("cells")
 
 
-@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=12, only={"move"})
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=15, only={"move"})
 def reads_where_a_user_is_without_a_conflict(
     enter: Any, self: Any, tr: Any, user: Any, location: Location
 ) -> Any:
@@ -40,10 +40,10 @@ class _SnapshotOnly:
     """A transaction whose reads are its snapshot's."""
 
     def __init__(self, tr: Any) -> None:
-        self.get, self.set = tr.snapshot.get, tr.set
+        self.get, self.set, self.add = tr.snapshot.get, tr.set, tr.add
 
 
-@cells.replaces("cq.cells.directory.Directory.advance", only={"move", "deaths", "freezes"})
+@cells.replaces("cq.cells.directory.Directory.advance", seed=33, only={"move", "deaths", "freezes"})
 def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, after: Record) -> None:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
     if before.target is None:
@@ -52,7 +52,7 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     encoded = cellkeys.encoded_user(user)
 
     def change(tr: Any) -> None:
-        leave_seat(tr, encoded, before.cell)
+        add_users(tr, before.cell, -1)
         tr.clear(cellkeys.within(before.cell, encoded))
         tr.set(cellkeys.within(after.cell, encoded), b"")
         tr.set(cellkeys.record(encoded), after.to_bytes())
@@ -60,27 +60,16 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     transact(self.db, change)
 
 
-@cells.patches(seed=26, only={"limits", "move"})
+@cells.patches(seed=32, only={"limits", "move"})
 def takes_seats_without_a_conflict() -> Any:
     """Two placements at once take the last seat of a cell."""
 
-    def take(tr: Any, user: bytes, name: str, max_users: int | None) -> None:
+    def take(tr: Any, name: str, max_users: int | None) -> None:
         runtime.sleep(0.2)  # both have read that there is a seat
-        weak: Any = _NoConflicts(tr)
-        take_seat(weak, user, name, max_users)
+        weak: Any = _SnapshotOnly(tr)
+        take_seat(weak, name, max_users)
 
     return patch("cq.cells.directory.take_seat", take)
-
-
-class _NoConflicts:
-    """A transaction without the conflicts that it is told of."""
-
-    def __init__(self, tr: Any) -> None:
-        self.snapshot, self.add = tr.snapshot, tr.add
-
-    def add_read_conflict_key(self, key: bytes) -> None: ...
-
-    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None: ...
 
 
 @cells.replaces("cq.cells.directory.Directory.begin_move", also={"limits", "move"}, seed=2)
@@ -90,18 +79,20 @@ def takes_no_seat_for_a_mover(begin: Any, self: Any, user: Any, target: str) -> 
         return begin(self, user, target)
 
 
-@cells.replaces("cq.cells.directory.note_change", seed=3)
-def moves_without_telling_routers(note: Any, tr: Any, bucket: int) -> None:
-    """A router goes on to lead requests to the former cell of a user."""
+@cells.replaces("cq.cells.router.Router.cell_of", seed=7, only={"move"})
+def remembers_users_for_ever(cell_of: Any, self: Router, user: Any) -> Any:
+    """A router goes on to take the requests of a user who has left its cell."""
+    found = cell_of(self, user)
+    self._users = dict.fromkeys(self._users, float("inf"))
+    return found
 
 
-@cells.replaces("cq.cells.router.DirectoryCache._keep", seed=7, only={"move"})
-def keeps_what_was_read_before_a_change(
-    keep: Any, self: DirectoryCache, bucket: int, name: Any, found: object, changes: int
-) -> None:
-    """A router whose thread is slow, and reads where a user is while the user is moved, keeps the former cell."""
-    runtime.sleep(0.5)
-    keep(self, bucket, name, found, self._changes[bucket])
+@cells.replaces("cq.cells.router.Router.cell_of", only={"move"})
+def redirects_from_memory(cell_of: Any, self: Router, user: Any) -> Any:
+    """Two routers that remember where a user was lead a request to and fro."""
+    encoded = cellkeys.encoded_user(user)
+    known = self.__dict__.setdefault("known", {})
+    return known[encoded] if encoded in known else known.setdefault(encoded, cell_of(self, user))
 
 
 @cells.replaces("cq.cells.ask_all._ask_users", seed=22)
@@ -125,7 +116,7 @@ def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
 
 
 @cells.replaces(
-    "cq.cells.move.UserDeletion._close", seed=2, only={"deletes", "forward", "deaths", "unknown commits"}
+    "cq.cells.move.UserDeletion._close", seed=4, only={"deletes", "forward", "deaths", "unknown commits"}
 )
 def takes_away_before_it_deletes(close: Any, self: Any, record: Record, final: Any) -> Any:
     """What the application does at a deletion is a transaction of its own."""
@@ -159,13 +150,13 @@ def moves_the_deleted() -> Iterator[None]:
         yield
 
 
-@cells.patches(seed=3, only={"names"})
+@cells.patches(seed=15, only={"names"})
 def claims_without_a_conflict() -> Any:
     """Two users who claim a name at once both get it."""
     return reads_without_conflict(lambda key: key.startswith(cellkeys.CELLS + b"a"))
 
 
-@cells.patches(seed=9, only={"names", "deletes"})
+@cells.patches(seed=12, only={"names", "deletes"})
 def names_the_deleted() -> Any:
     """A user claims a name while the directory buries the user."""
     return reads_without_conflict(lambda key: key.startswith(cellkeys.record(b"")))
@@ -183,7 +174,7 @@ def adopts_the_first_piece(convert: Any, self: Any, tr: Any, cell: str, function
 
 
 @cells.replaces(
-    "cq.observers.links.targets.queue.QueueTarget._apply", seed=103, only={"forward", "unknown commits"}
+    "cq.observers.links.targets.queue.QueueTarget._apply", seed=114, only={"forward", "unknown commits"}
 )
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes

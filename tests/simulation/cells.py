@@ -14,9 +14,8 @@ from unittest.mock import patch
 
 import cq
 import cq.links
-from cq.cells import Cells, UserData, gather_users, move
+from cq.cells import Cells, Router, UserData, gather_users, move
 from cq.cells.records import HERE, Cell, Fence, Record
-from cq.cells.router import DirectoryCache
 from cq.encoding import codec
 from cq.keys import ROOT, QueueKeys, below
 from cq.keys import cell as cellkeys
@@ -36,6 +35,7 @@ OLD_CELL: Final = CELLS[0]
 QUEUE: Final = "writes"
 INDEX: Final = "whats"
 _FRIENDS: Final = 0.1
+_KEPT_SECONDS: Final = 0.5
 URL_ENV: Final = "CQ_SIMULATED_CENTRAL"
 LINK: Final = LinkKeys(QUEUE, "forward")
 
@@ -68,7 +68,7 @@ class CellsWorld(Scenario):
     Attributes:
         users: all that there may be.
         written: {user: {what: id}} of all that is committed, in commit order.
-        caches: those of the routers that live.
+        places: {user: the cells of the user, each since when} by the directory's commits.
     """
 
     stores: ClassVar[tuple[str, ...]] = (DIRECTORY, *CELLS)
@@ -77,7 +77,7 @@ class CellsWorld(Scenario):
         super().__init__(plan, folder, trace)
         self.users: list[Any] = ["ada", "ad", 7, b"7"][: self.rng.randint(1, 4)]
         self.written: dict[Any, dict[str, int]] = {user: {} for user in self.users}
-        self.caches: dict[Process, DirectoryCache] = {}
+        self.places: dict[Any, list[tuple[float, str]]] = {user: [(0.0, "")] for user in self.users}
         self.pause = self.rng.choice((0.01, 0.1, 0.5))
         self.slow = self.rng.choice((0.0, 0.3))
         self._operations = 0
@@ -98,6 +98,7 @@ class CellsWorld(Scenario):
         with (
             patch.object(move, "PIECE_ROWS", self.rng.choice((1, 2, 100))),
             patch("cq.cells.router.CACHED_USERS", self.rng.choice((1, 100))),
+            patch("cq.cells.router.KEPT_SECONDS", _KEPT_SECONDS),
             patch("cq.store.open_exactly", self._open_here),
         ):
             yield
@@ -139,25 +140,23 @@ class CellsWorld(Scenario):
 
     def _look_up(self, process: Process) -> None:
         """Look for users again and again, as a router does."""
-        process.on_death.append(lambda: self.caches.pop(process, None))
         cells = self.cells(process)
-        cache = self.caches[process] = DirectoryCache(cells)
+        router = Router(cells, self.rng.choice(CELLS), [])
         while not self.is_calm:
             self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
-            user = self.hub.rng.choice(self.users)
-            self.attempt(partial(cache.location, user), cq.errors.UserNotPlaced, cq.errors.UserDeleted)
-            stamps = {
-                cellkeys.changed_of(row.key): row.value
-                for row in self.inner.get_range(*cellkeys.all_changed())
-            }
-            if (
-                cache.latest is not None
-                and cache.latest.stamps == stamps
-                and (wrong := self._outdated(cache))
-            ):
-                raise Violation(f"{wrong}, and has heard of the change")
+            lead = partial(self._lead, router, self.hub.rng.choice(self.users))
+            self.attempt(lead, cq.errors.UserNotPlaced, cq.errors.UserDeleted)
             if self.hub.rng.random() < _FRIENDS:
                 self.attempt(partial(self._read_friends, cells))
+
+    def _lead(self, router: Router, user: Any) -> None:
+        """A router leads to a cell that the user had during the call, or in its own cell shortly before."""
+        since = self.hub.clock
+        cell = router.cell_of(user)
+        since -= _KEPT_SECONDS if cell == router.here else 0.0
+        before = [name for at, name in self.places[user] if at <= since]
+        if cell not in before[-1:] + [name for at, name in self.places[user] if at > since]:
+            raise Violation(f"a router leads user {user!r} to {cell}, of {self.places[user]}, after {since}")
 
     def _read_friends(self, cells: Cells) -> None:
         """Read of all users at once: nothing that was committed before is missed."""
@@ -310,12 +309,19 @@ class CellsWorld(Scenario):
                 raise Violation(f"{note}, the id after {len(ids)}")
             ids[note.what] = note.number
         if store == DIRECTORY:
+            self._note_places()
             self._check_limits()
             self._check_names()
         for user in self.users:
             here = [name for name in CELLS if self._state(name, user) == HERE]
             if len(here) > 1:
                 raise Violation(f"user {user!r} is in the cells {', '.join(here)}")
+
+    def _note_places(self) -> None:
+        for user, places in self.places.items():
+            stored = self.inner.get(cellkeys.record(cellkeys.encoded_user(user)))
+            if stored is not None and (cell := Record.from_bytes(stored).cell) != places[-1][1]:
+                places.append((self.hub.clock, cell))
 
     def _check_names(self) -> None:
         """A name goes from one user to another only when it is free, and both entries of a name agree."""
@@ -388,18 +394,6 @@ class CellsWorld(Scenario):
             for name, inner in self.inners.items()
             if any(inner.get_range(*bounds, limit=1) for bounds in ranges)
         )
-
-    def unsettled(self) -> str:
-        """Users whom a router looks for where they are not, though it is told of changes."""
-        return next(filter(None, map(self._outdated, self.caches.values())), "")
-
-    def _outdated(self, cache: DirectoryCache) -> str:
-        """A user whom a router would look for in another cell than the directory says; empty without any."""
-        for (_, name), location in list(cache._kept.items()):
-            record = Record.from_bytes(self.inner.get(cellkeys.record(name)))
-            if location != (record.cell, record.epoch):
-                return f"a router looks for user {name!r} in {location}, not {record}"
-        return ""
 
     def check(self) -> None:
         """Who is where, what they have, and what the totals are."""
