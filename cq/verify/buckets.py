@@ -19,7 +19,6 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys.missed import MissedKeys
 from cq.queue.bucket_state import BucketState, fresh_token, needs_purge
-from cq.verify import layout
 from cq.verify.piece import Difference, Found, Piece, notify, stored_config
 from cq.verify.verification import Verification
 
@@ -32,7 +31,7 @@ _BUCKETS: Final = 64
 
 def check_state(piece: Piece, found: Found) -> None:
     """Check that a bucket's state is of an existing bucket, and readable: otherwise no pass can run."""
-    generation, bucket = layout.parse_bucket(found.rest)
+    generation, bucket = found.fields
     shape = piece.shape(generation, bucket)
     if shape is None:
         raise CorruptData(f"of a missing bucket: {bucket} of generation {generation}")

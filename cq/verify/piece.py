@@ -28,6 +28,7 @@ from cq.queue.missed_reports import renewed
 from cq.queue.set_aside import set_aside
 from cq.store.api import VERSIONS_PER_SECOND, Transaction, TransactionRead
 from cq.store.sizes import TRANSACTION_BYTES
+from cq.verify.layout import parse
 
 FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
 _AN_HOUR: Final = 3_600 * VERSIONS_PER_SECOND
@@ -58,11 +59,12 @@ class Difference:
 
 
 class Found(NamedTuple):
-    """A row to check: its key and value in the store, and the rest of its key after the prefix of its part."""
+    """A row to check: its key and value in the store, the rest of its key after its part, and the fields of this."""
 
     key: bytes
     value: bytes
     rest: bytes
+    fields: Sequence[Any] = ()
 
 
 class Piece:
@@ -193,11 +195,10 @@ RowVisitor = Callable[[Piece, Found], bytes | None]
 """Checks a row. Returns the key to continue with; None: the next one."""
 
 
-def readable(parse_key: Callable[[bytes], object], parse_value: Callable[[bytes], object]) -> RowVisitor:
-    """Return the check that functions which raise `CorruptData` can parse a row's key and value."""
+def readable(parse_value: Callable[[bytes], object]) -> RowVisitor:
+    """Return the check that a function which raises `CorruptData` can parse a row's value."""
 
     def check(piece: Piece, found: Found) -> None:
-        parse_key(found.rest)
         parse_value(found.value)
 
     return check
@@ -212,19 +213,23 @@ class RowCheck(NamedTuple):
     """A check of each row of one part of the key layout.
 
     Attributes:
-        kind: the kind of a row that cq has not written: `check` raises `CorruptData` or `InvalidData` for it.
+        kind: the kind of a row that cq has not written: its key has another form, or `check` raises `CorruptData` or
+            `InvalidData` for it.
+        form: of the rest of the key, see `cq.verify.layout.parse`; None: the check parses it.
         check: checks a row, and reports differences of other kinds.
         repair: the repair of a row that cq has not written; None: the row stays as it is.
     """
 
     kind: str
+    form: str | None
     check: RowVisitor
     repair: Callable[[Piece, Found], object] | None = clear
 
     def run(self, piece: Piece, found: Found) -> bytes | None:
         """Check a row, and return as `RowVisitor` does."""
         try:
-            return self.check(piece, found)
+            fields = () if self.form is None else parse(self.form, found.rest)
+            return self.check(piece, found._replace(fields=fields))
         except (CorruptData, InvalidData) as error:
             repair = self.repair
             fix = None if repair is None else lambda: repair(piece, found)

@@ -12,41 +12,53 @@ from cq.config.flags import Flags
 from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full
 from cq.store.api import Database
-from cq.verify import buckets, layout, queued, rows, store, values
+from cq.verify import buckets, queued, rows, store, values
 from cq.verify.piece import Difference, RowCheck, readable, set_row_aside
 from cq.verify.verification import Check, Verification, every_row
 
 PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
-    "a": [RowCheck("attempt", readable(layout.check_attempt_key, parse_note))],
-    "b": [RowCheck("state-lost", buckets.check_state)],
-    "A": [RowCheck("answer", rows.check_answer)],
-    "d": [RowCheck("value-key", values.check_value, values.set_key_aside)],
+    "a": [RowCheck("attempt", "g4 bucket4 worker8", readable(parse_note))],
+    "b": [RowCheck("state-lost", "g4 bucket4", buckets.check_state)],
+    "A": [RowCheck("answer", None, rows.check_answer)],
+    "d": [RowCheck("value-key", "h4 key", values.check_value, values.set_key_aside)],
     "e": [],
     "g": [],
     "h": [],
-    "i": [RowCheck("emitter", queued.check_emitter)],
+    "i": [RowCheck("emitter", "emitter10", queued.check_emitter)],
     "j": [],
-    "k": [RowCheck("document", readable(layout.parse_document, rows.parse_parts), None)],
-    "l": [RowCheck("load", rows.check_load, None)],
-    "m": [RowCheck("missed-key", rows.check_missed)],
-    "n": [RowCheck("notification", queued.check_notification)],
-    "o": [RowCheck("marker", queued.check_marker)],
-    "q": [RowCheck("expiry-key", values.check_expiry)],
-    "r": [RowCheck("received", readable(layout.check_received_key, rows.parse_received), None)],
-    "s": [RowCheck("staged-key", values.check_staged, values.set_key_aside)],
-    "t": [RowCheck("observer-data", rows.check_observer_data)],
-    "u": [RowCheck("row-unreadable", queued.check_row, queued.set_unreadable_aside)],
-    "v": [RowCheck("refused", rows.check_refused)],
-    "w": [RowCheck("document", rows.check_counts, None)],
-    "x": [
-        RowCheck("aside-unreadable", values.check_aside, set_row_aside("set aside before, but unreadable"))
+    "k": [RowCheck("document", "length2 id", readable(rows.parse_parts), None)],
+    "l": [RowCheck("load", None, rows.check_load, None)],
+    "m": [RowCheck("missed-key", None, rows.check_missed)],
+    "n": [RowCheck("notification", "g4 bucket4", queued.check_notification)],
+    "o": [RowCheck("marker", "length2 id versionstamp10", queued.check_marker)],
+    "q": [RowCheck("expiry-key", None, values.check_expiry)],
+    "r": [RowCheck("received", "store16 bucket4 link", readable(rows.parse_received), None)],
+    "s": [RowCheck("staged-key", "h4 key", values.check_staged, values.set_key_aside)],
+    "t": [RowCheck("observer-data", "g4 data?", rows.check_observer_data)],
+    "u": [
+        RowCheck(
+            "row-unreadable",
+            "g4 bucket4 versionstamp10 counter8",
+            queued.check_row,
+            queued.set_unreadable_aside,
+        )
     ],
-    "y": [RowCheck("observer-current", rows.check_current, rows.forget_current)],
-    "z": [RowCheck("observer-published", rows.check_published)],
+    "v": [RowCheck("refused", None, rows.check_refused)],
+    "w": [RowCheck("document", "length2 id part4 piece4", rows.check_counts, None)],
+    "x": [
+        RowCheck(
+            "aside-unreadable",
+            "h4 length2 key? versionstamp10 n4",
+            values.check_aside,
+            set_row_aside("set aside before, but unreadable"),
+        )
+    ],
+    "y": [RowCheck("observer-current", None, rows.check_current, rows.forget_current)],
+    "z": [RowCheck("observer-published", None, rows.check_published)],
     "config": [],
-    "flags": [RowCheck("flags", readable(bytes, Flags.from_bytes), rows.pause)],
-    "full": [RowCheck("full", readable(bytes, Full.from_bytes))],
-    "purge": [RowCheck("purge", rows.check_purge, None)],
+    "flags": [RowCheck("flags", "", readable(Flags.from_bytes), rows.pause)],
+    "full": [RowCheck("full", "", readable(Full.from_bytes))],
+    "purge": [RowCheck("purge", "", rows.check_purge, None)],
 }
 """{part of the key layout: the checks of its rows}; `cq.observers.verify.queue` adds those of observers' data."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cq.config.queue import QueueConfig
 from cq.encoding.codec import DELETE, shown
-from cq.encoding.hashing import bucket_of
+from cq.encoding.hashing import bucket_of, key_hash
 from cq.errors import CorruptData, InvalidData
 from cq.failure import KeyFailure
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
@@ -15,7 +15,7 @@ from cq.keys.queue import later_than
 from cq.queue.requests import is_request
 from cq.queue.rows import Row, decode_row, encode_row
 from cq.verify import layout
-from cq.verify.layout import RowPlace, parse_bucket, parse_marker, parse_row
+from cq.verify.layout import RowPlace, parse
 from cq.verify.piece import (
     FROM_THE_FUTURE,
     Found,
@@ -37,6 +37,13 @@ def key_of(config: QueueConfig, encoded: bytes) -> Any:
     if again != encoded:
         raise CorruptData(f"the key {key!r:.80} has an encoding that cq does not write")
     return key
+
+
+def key_at(config: QueueConfig, hashed: int, encoded: bytes) -> Any:
+    """Decode a key as `key_of`; raise `CorruptData` also if this is not its hash."""
+    if hashed != key_hash(encoded):
+        raise CorruptData("it is not stored under the hash of its key")
+    return key_of(config, encoded)
 
 
 def shown_key(config: QueueConfig, encoded: bytes) -> Any:
@@ -68,7 +75,7 @@ def refuse_future(piece: Piece, versionstamp: bytes) -> None:
 
 def check_row(piece: Piece, found: Found) -> bytes | None:
     """Check that a queued row is in an existing bucket, not from the future, and holds updates of this bucket."""
-    at = parse_row(found.rest)
+    at = RowPlace(*found.fields)
     row = decode_row(found.key, found.value)
     version = version_of(at.versionstamp)
     shape = piece.shape(at.generation, at.bucket)
@@ -157,7 +164,7 @@ def set_unreadable_aside(piece: Piece, found: Found) -> None:
     """Set the bytes of an unreadable row aside."""
     set_bytes_aside(piece, KeyFailure("a queued row that cannot be read"), found.value)
     try:
-        generation, bucket = parse_bucket(found.rest[:8])
+        generation, bucket = parse("g4 bucket4", found.rest[:8])
     except CorruptData:  # the key has no bucket either
         piece.tr.clear(found.key)
     else:
@@ -175,7 +182,7 @@ def _clear_row(piece: Piece, generation: int, bucket: int, key: bytes) -> None:
 
 def check_notification(piece: Piece, found: Found) -> None:
     """Check that a notification is of an existing bucket; `cq.verify.buckets` finds missing notifications."""
-    generation, bucket = parse_bucket(found.rest)
+    generation, bucket = found.fields
     if piece.shape(generation, bucket) is None:
         raise CorruptData(f"of a missing bucket: {bucket} of generation {generation}")
     if len(found.value) != VERSIONSTAMP_BYTES:
@@ -188,13 +195,12 @@ def check_notification(piece: Piece, found: Found) -> None:
 
 def check_marker(piece: Piece, found: Found) -> None:
     """Check that a marker of an operation id is not from the future: it would keep the operation from counting."""
-    refuse_future(piece, parse_marker(found.rest))
+    refuse_future(piece, found.fields[1])
     if found.value:
         piece.report("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
 
 
 def check_emitter(piece: Piece, found: Found) -> None:
     """Check that an emitter's latest flush is not from the future: it would never be trimmed."""
-    layout.check_emitter_key(found.rest)
     versionstamp, _ = parse_flush(found.value)
     refuse_future(piece, versionstamp)

@@ -21,32 +21,33 @@ from cq.keys import place
 from cq.keys.expiry import COUNT_BYTES, TIME_BYTES, ExpiryKeys, pack_time, parse_time
 from cq.queue.bucket_state import needs_purge
 from cq.store.api import Value
-from cq.verify.layout import parse_aside, parse_expiry, parse_value
+from cq.verify.layout import parse_by_letter
 from cq.verify.piece import Found, Piece, notify, renew_states, rewrite_state, set_updates_aside
-from cq.verify.queued import check_type, key_of, shown_key
+from cq.verify.queued import check_type, key_at, key_of, shown_key
 
 _HASH_BYTES: Final = 4
 _ASTRAY = "it is not stored under the hash of its key"
+_EXPIRY: Final = {b"d": "time8 h4 key", b"l": "h4 key", b"c": "", b"p": "", b"x": ""}
 
 
 def check_expiry(piece: Piece, found: Found) -> None:
     """Check an entry of the index, the stored time of a key, or the progress of workers that give times."""
-    spec = piece.config.expiry
-    time, hashed, encoded = parse_expiry(found.rest)
-    if found.rest == b"x":  # it remains when the expiry is switched off
+    spec, kind = piece.config.expiry, found.rest[:1]
+    *times, encoded = parse_by_letter(_EXPIRY, found.rest) or [None]
+    if kind == b"x":  # it remains when the expiry is switched off
         parse_time(found.value)
         return
     if spec is None:
         raise CorruptData("the queue's keys do not expire")
-    if not encoded:
-        _check_number(found)
+    if encoded is None:
+        _check_number(kind, found.value)
         return
-    key = key_of(piece.config, encoded)
-    if hashed != key_hash(encoded):
-        raise CorruptData("it is not stored under the hash of its key")
-    if time is None:
+    hashed = times.pop()
+    key = key_at(piece.config, hashed, encoded)
+    if not times:
         _check_time(piece, spec, found, encoded)
         return
+    (time,) = times
     if time > LATEST:
         raise CorruptData("it is not an entry of an expiry")
     if found.value:
@@ -65,12 +66,10 @@ def check_expiry(piece: Piece, found: Found) -> None:
     piece.defer(check)
 
 
-def _check_number(found: Found) -> None:
+def _check_number(kind: bytes, value: bytes) -> None:
     """Check the number of expired keys, or the progress: a place, which is empty at the beginning."""
-    lengths = (
-        range(_HASH_BYTES + 1, _HASH_BYTES + MAX_KEY_BYTES + 1) if found.rest == b"p" else (COUNT_BYTES,)
-    )
-    if len(found.value) not in lengths and not (found.rest == b"p" and not found.value):
+    most = _HASH_BYTES + MAX_KEY_BYTES
+    if not (len(value) == COUNT_BYTES if kind == b"c" else not value or _HASH_BYTES < len(value) <= most):
         raise CorruptData("it is not the number of expired keys, or the place of a key")
 
 
@@ -154,7 +153,7 @@ def _set_entry(piece: Piece, entry: bytes, hashed: int) -> None:
 
 def check_value(piece: Piece, found: Found) -> None:
     """Check that a current value has a key of the queue, the key's hash and the queue's type, and is not empty."""
-    hashed, encoded = parse_value(found.rest)
+    hashed, encoded = found.fields
     key = key_of(piece.config, encoded)
     if not _is_at_hash(piece, "value-astray", found, key):
         return
@@ -172,7 +171,7 @@ def check_value(piece: Piece, found: Found) -> None:
 
 def _is_at_hash(piece: Piece, kind: str, found: Found, key: Any) -> bool:
     """Return whether a row is stored under the hash of its key; report the difference if it is not."""
-    hashed, encoded = parse_value(found.rest)
+    hashed, encoded = found.fields
     if hashed == key_hash(encoded):
         return True
     piece.report(kind, found.key, _ASTRAY, partial(_move_aside, piece, found, _ASTRAY), key=key)
@@ -181,7 +180,7 @@ def _is_at_hash(piece: Piece, kind: str, found: Found, key: Any) -> bool:
 
 def check_staged(piece: Piece, found: Found) -> None:
     """Check staged updates as current values; the bucket's state must say that they exist, or no pass reads them."""
-    hashed, encoded = parse_value(found.rest)
+    hashed, encoded = found.fields
     key = key_of(piece.config, encoded)
     if not _is_at_hash(piece, "staged-astray", found, key):
         return
@@ -207,7 +206,7 @@ def check_staged(piece: Piece, found: Found) -> None:
 
 def check_aside(piece: Piece, found: Found) -> None:
     """Check that a piece set aside is a failure and updates, under the key's hash."""
-    hashed, encoded = parse_aside(found.rest)
+    hashed, encoded, *_ = found.fields
     content = codec.decode(found.value)
     if not isinstance(content, list) or not content:
         raise CorruptData("it is not a failure and updates")
@@ -235,7 +234,7 @@ def _is_empty(piece: Piece, value: Any) -> bool:
 
 def _move_aside(piece: Piece, found: Found, error: str) -> None:
     """Set a row aside; on a retry it counts as an update of its key."""
-    hashed, encoded = parse_value(found.rest)
+    hashed, encoded = found.fields
     try:
         updates = [codec.decode(found.value)]
     except CorruptData:

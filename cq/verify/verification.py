@@ -16,7 +16,7 @@ from cq.config.queue import QueueConfig
 from cq.errors import CorruptConfiguration
 from cq.keys import QueueKeys, after, prefix_end
 from cq.store.api import COMMIT_UNKNOWN_RESULT, WANT_ALL, Database, error_code
-from cq.verify.layout import part_of
+from cq.verify.layout import UNKNOWN, part_of
 from cq.verify.piece import Difference, Found, Piece, RowCheck, RowVisitor
 
 T = TypeVar("T")
@@ -188,8 +188,8 @@ def every_row(checks: Mapping[str, Sequence[RowCheck]]) -> Check:
     """Return the check of each row below the queue's prefix, by the checks of its part of the key layout."""
 
     def visit(piece: Piece, found: Found) -> bytes | None:
-        part, rest = part_of(found.rest)
-        if part not in checks:
+        part, rest = part_of(found.rest, checks)
+        if part == UNKNOWN:
             piece.report("unknown-key", found.key, "cq writes no key with this beginning")
             return None
         row = Found(found.key, found.value, rest)

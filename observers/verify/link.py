@@ -33,7 +33,7 @@ from cq.observers.links.state import (
 )
 from cq.observers.links.target import LinkFailed
 from cq.verify.layout import check_stamp
-from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, readable
+from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, RowVisitor, readable
 from cq.verify.verification import Verification
 
 _BUCKET_BYTES: Final = 4
@@ -54,22 +54,20 @@ def _keys(piece: Piece, found: Found) -> LinkKeys:
     return LinkKeys(piece.name, split_link(found.key[begin:])[0])
 
 
-# Keys
-
-
 def _check_bucket(rest: bytes) -> None:
     if len(rest) != _BUCKET_BYTES or LinkKeys.bucket_of(rest) >= BUCKETS:
         raise CorruptData("of a bucket that does not exist")
 
 
-def _check_single(rest: bytes) -> None:
-    if rest:
-        raise CorruptData("the key is not one of a link")
+def _of_bucket(parse_value: Callable[[bytes], object]) -> RowVisitor:
+    """The check of a row of a bucket, or, if the form allows it, of the whole link."""
 
+    def check(piece: Piece, found: Found) -> None:
+        if found.rest:
+            _check_bucket(found.rest)
+        parse_value(found.value)
 
-def _check_failure(rest: bytes) -> None:
-    if rest:  # of a bucket; else of the whole link
-        _check_bucket(rest)
+    return check
 
 
 # Queued entries
@@ -172,14 +170,14 @@ def _check_aside(piece: Piece, found: Found) -> None:
 
 _REBUILD: Final = "`cq link rebuild` sends the current values"
 _CHECKS: Final = {
-    b"b": RowCheck("link-state", readable(_check_bucket, LinkState.from_bytes)),
-    b"c": RowCheck("link-state", readable(_check_single, Control.from_bytes)),
-    b"f": RowCheck("link-state", readable(_check_failure, LinkFailure.from_bytes)),
-    b"k": RowCheck("link-state", readable(_check_single, check_stamp)),
-    b"n": RowCheck("link-notification", readable(_check_bucket, bytes)),
-    b"q": RowCheck("link-row", _check_row, _keep_lost),
-    b"s": RowCheck("link-state", readable(_check_single, LinkStop.from_bytes)),
-    b"x": RowCheck("link-aside", _check_aside, None),
+    b"b": RowCheck("link-state", "bucket4", _of_bucket(LinkState.from_bytes)),
+    b"c": RowCheck("link-state", "", readable(Control.from_bytes)),
+    b"f": RowCheck("link-state", "bucket?", _of_bucket(LinkFailure.from_bytes)),
+    b"k": RowCheck("link-state", "", readable(check_stamp)),
+    b"n": RowCheck("link-notification", "bucket4", _of_bucket(bytes)),
+    b"q": RowCheck("link-row", None, _check_row, _keep_lost),
+    b"s": RowCheck("link-state", "", readable(LinkStop.from_bytes)),
+    b"x": RowCheck("link-aside", None, _check_aside, None),
 }
 """{letter after the prefix of a link: the check of its rows}."""
 

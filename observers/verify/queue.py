@@ -57,12 +57,12 @@ def verification(
     top = TopChecks(app)
     parts = {
         **PARTS,
-        "d": [*PARTS["d"], RowCheck("top-missing", top.check_value, None)],
-        "e": [RowCheck("unknown-key", check_link, None)],
-        "g": [RowCheck("outbox", check_outbox, None)],
-        "h": [RowCheck("history", lambda piece, found: check_row(found.rest, found.value))],
-        "t": [*PARTS["t"], RowCheck("top-unreadable", top.check_data)],
-        "z": [*PARTS["z"], RowCheck("cloud-piece", check_cloud)],
+        "d": [*PARTS["d"], RowCheck("top-missing", None, top.check_value, None)],
+        "e": [RowCheck("unknown-key", None, check_link, None)],
+        "g": [RowCheck("outbox", None, check_outbox, None)],
+        "h": [RowCheck("history", None, lambda piece, found: check_row(found.rest, found.value))],
+        "t": [*PARTS["t"], RowCheck("top-unreadable", None, top.check_data)],
+        "z": [*PARTS["z"], RowCheck("cloud-piece", None, check_cloud)],
     }
     checks: dict[str, Check] = {
         **CHECKS,

@@ -29,7 +29,7 @@ from cq.observers.top.index import MAX_ENTRY_BYTES, NAME, Index
 from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL
-from cq.verify.layout import parse_value
+from cq.verify.layout import parse
 from cq.verify.piece import Difference, Found, Piece, RowCheck
 from cq.verify.rows import has_missed
 from cq.verify.verification import Verification
@@ -83,7 +83,7 @@ class TopChecks:
         if index is None or observer is None:
             return
         try:
-            hashed, encoded = parse_value(found.rest)
+            hashed, encoded = parse("h4 key", found.rest)
             key, value = piece.config.key.decode(encoded), codec.decode(found.value)
             is_reported = _is_reported(piece, observer.generation, hashed, found.rest)
             if not is_reported or has_missed(piece, observer.generation, encoded):
@@ -109,7 +109,7 @@ class TopChecks:
             case b"i":
                 check = partial(self._check_entry, observer=observer)
                 row = Found(found.key, found.value, rest[1:])
-                RowCheck("top-unreadable", check, rebuild).run(piece, row)
+                RowCheck("top-unreadable", None, check, rebuild).run(piece, row)
             case b"m":
                 what = "a cloud is marked for publication without a notification"
                 fix = partial(piece.stamp, keys.notification)
@@ -157,9 +157,9 @@ class TopChecks:
             return
         keys = TopKeys(verification.keys, observer.generation)
         walks = {
-            keys.counts(): RowCheck("top-count", partial(self._check_count, keys=keys), rebuild),
-            keys.all_entries(): RowCheck("top-count", partial(_check_group, keys=keys), None),
-            keys.nodes(): RowCheck("top-rank", partial(self._check_node, keys=keys), rebuild),
+            keys.counts(): RowCheck("top-count", None, partial(self._check_count, keys=keys), rebuild),
+            keys.all_entries(): RowCheck("top-count", None, partial(_check_group, keys=keys), None),
+            keys.nodes(): RowCheck("top-rank", None, partial(self._check_node, keys=keys), rebuild),
         }
         if not observer.settings.get("ranks"):
             del walks[keys.nodes()]

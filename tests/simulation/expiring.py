@@ -22,7 +22,7 @@ from cq.keys import QueueKeys, below
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.missed import MissedKeys
 from cq.passes.plan import Limits
-from cq.verify.layout import parse_missed
+from cq.verify.layout import parse
 from cq.verify.queue import verify
 from tests.simulation.hub import Process
 from tests.simulation.model import Added, Violation
@@ -226,7 +226,7 @@ class Expiries(Recount):
         snapshot = self.inner.create_transaction().snapshot
         keys, key_type = MissedKeys(name), read_config(snapshot, name).key
         rows = snapshot.get_range(*keys.of_generations())
-        return {key_type.decode(parse_missed(row.key[len(keys.prefix) :])[2]) for row in rows}
+        return {key_type.decode(parse("g4 h4 key", row.key[len(keys.prefix) + 1 :])[2]) for row in rows}
 
     # The end
 

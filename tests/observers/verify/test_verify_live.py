@@ -66,7 +66,7 @@ def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) ->
         assert added < 100
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
 
-    rows = every_row({**PARTS, "e": [RowCheck("unknown-key", check_link, None)]})
+    rows = every_row({**PARTS, "e": [RowCheck("unknown-key", None, check_link, None)]})
     found = Verification(db, name, {"rows": rows})
     found.rows, found.progress = 1, add
     add(found)
