@@ -15,6 +15,7 @@ from cq.store.transact import transact
 from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli, Here
 from tests.kit.processes import SECONDS, wait_until
+from tests.kit.sketches import needs_sketches
 
 
 def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any) -> None:
@@ -113,6 +114,7 @@ def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(
         assert_adds_up(row)
 
 
+@needs_sketches
 def test_a_roll_up_and_distinct_visitors_are_compared_with_the_same_results(cli: Cli) -> None:
     ended = cli.run(
         "bench",

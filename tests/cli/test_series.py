@@ -14,6 +14,7 @@ from pyarrow import parquet
 from cq.cli.shared.chart import line_chart
 from tests.cli.conftest import BOTH_STORES, Cli, Here
 from tests.cli.terminal import Terminal, plain
+from tests.kit.sketches import needs_sketches
 
 LEVELS = "1m:2d,1h:60d,1d:forever"
 
@@ -200,6 +201,7 @@ def test_a_chart_needs_numbers(here: Here) -> None:
     assert "a chart needs numbers from 0 on: a value of queue 'names' is ann" in refused.err
 
 
+@needs_sketches
 def test_a_chart_of_sketches_draws_their_numbers(here: Here) -> None:
     here("configure", "times", "--combiner", "quantiles", "--rollup", "1m:2h")
     here("add", "times", "a=0.25", "a=0.75")

@@ -28,6 +28,9 @@ from cq.testing import drain
 from cq.windows import Window
 from tests.cli.conftest import BOTH_STORES, Here
 from tests.kit.queues import add, put, stored
+from tests.kit.sketches import needs_sketches
+
+pytestmark = needs_sketches
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from cq.verify.queue import verify
 from tests.kit.faults import ChainedDatabase, Died, FaultyDatabase
 from tests.kit.queues import add, configured, put_built_in
 from tests.kit.sized import MOST, Sized
+from tests.kit.sketches import needs_sketches
 from tests.links.linkhelpers import change, combine, link_tasks, run_to_end, status, waits
 
 QUEUE, LINK = "visits", "forward"
@@ -176,6 +177,7 @@ def test_a_change_as_large_as_a_value_is_forwarded_in_parts(stores: Stores, comb
     assert values(stores.central) == {"home": resolve(combiner).combine("home", updates)}
 
 
+@needs_sketches
 @pytest.mark.parametrize("combiner", ["distinct", "theta(lg_k=6)"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_items_of_many_stores_count_once(stores: Stores, combiner: str, seed: int) -> None:

@@ -40,6 +40,7 @@ from cq.observers.links.sql.table import (
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import CAUGHT_UP
 from tests.kit.queues import add, stored
+from tests.kit.sketches import needs_sketches
 from tests.kit.stores import db as db
 from tests.links.linkhelpers import bucket, change, combine, entries_aside, link_tasks, problems, send, work
 from tests.links.linkhelpers import found as link_of
@@ -55,6 +56,7 @@ def copied_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 COPIED = pytest.mark.parametrize("copied_rows", [1, 1_000], indirect=True)
 
 
+@needs_sketches
 @COPIED
 @pytest.mark.usefixtures("reporting_url", "copied_rows")
 def test_sketches_have_columns_of_numbers(db: Any, name: str) -> None:

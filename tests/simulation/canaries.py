@@ -26,6 +26,7 @@ from cq.runtime import token_bytes
 from cq.store.api import METADATA_VERSION
 from cq.store.reads import WriteOnly
 from cq.store.transact import transact
+from tests.kit.sketches import HAS_SKETCHES
 from tests.simulation import (
     backlogcanaries,
     cellcanaries,
@@ -392,7 +393,7 @@ CANARIES: Final[Mapping[str, Canary]] = MappingProxyType(
         **linkcanaries.links,
         **outboxcanaries.outboxes,
         **expiringcanaries.expiries,
-        **sketchcanaries.sketches,
+        **(sketchcanaries.sketches if HAS_SKETCHES else {}),
         **rollingcanaries.rollups,
         **windowcanaries.recent,
         **decidingcanaries.decisions,

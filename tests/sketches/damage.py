@@ -11,11 +11,10 @@ import random
 import sys
 from typing import Any
 
-import datasketches
-
 import cq
 from cq.combiners import BUILT_IN
 from cq.encoding.sketches import KINDS
+from cq.encoding.sketches.sketch import library
 
 SIZES = (0, 1, 2, 7, 8, 40, 400, 2_000, 20_000)
 _EDGES = (0, 1, 2, 127, 128, 254, 255)
@@ -23,6 +22,7 @@ _EDGES = (0, 1, 2, 127, 128, 254, 255)
 
 def whole(size: int) -> dict[str, list[bytes]]:
     """{kind: sketches of `size` items, written by DataSketches itself in each of its formats}."""
+    datasketches = library()
     hll = datasketches.hll_union(12)
     kll = datasketches.kll_doubles_sketch(200)
     theta = datasketches.update_theta_sketch(10)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasketches
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +17,13 @@ import cq
 from cq.combiners import BUILT_IN
 from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Distinct, Frequent, Quantiles, Theta, frequent
+from cq.encoding.sketches.sketch import library
 from cq.errors import InvalidConfiguration, InvalidData, TooLarge
 from tests.kit.processes import StartedProcesses, ended, run_code
+from tests.kit.sketches import needs_sketches
 from tests.sketches.damage import SIZES, whole
 
+pytestmark = needs_sketches
 MAX_BYTES = 10_000
 TEXTS = st.lists(st.text(max_size=3), max_size=60)
 
@@ -155,7 +157,7 @@ def test_the_bounds_of_frequent_items_hold_over_many_passes() -> None:
 def test_datasketches_reads_frequent_items_of_cq() -> None:
     found = combine("frequent", [[str(number % 700) for number in range(5_000)], ["x"] * 900])
 
-    loaded = datasketches.frequent_strings_sketch.deserialize(found.data)
+    loaded = library().frequent_strings_sketch.deserialize(found.data)
 
     assert loaded.total_weight == found.total
     assert loaded.get_upper_bound("x") == found.top(1)[0].upper
@@ -189,6 +191,7 @@ def test_sketches_of_other_programs_are_read(size: int) -> None:
 
 
 def test_registers_of_hyperloglog_are_those_of_datasketches() -> None:
+    datasketches = library()
     union = datasketches.hll_union(12)
     for number in range(400_000):
         union.update(number)
@@ -206,7 +209,7 @@ def test_registers_of_hyperloglog_are_those_of_datasketches() -> None:
 def test_a_merged_distinct_count_is_written_as_a_checked_one(sizes: tuple[int, int]) -> None:
     """Results of the package are not checked: the numbers in them agree, as in a sketch that cq has checked."""
     for lg_k, lg_other in ((12, 12), (7, 10), (10, 7)):
-        other = datasketches.hll_sketch(lg_other, datasketches.HLL_4)
+        other = library().hll_sketch(lg_other, library().HLL_4)
         for item in range(sizes[0]):
             other.update(item)
         merged = Distinct.merge([Distinct(other.serialize_updatable()), [*map(str, range(sizes[1]))]], lg_k)

@@ -30,7 +30,9 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from tests.kit.observing import app_with
 from tests.kit.queues import add, aside, code_of, combine_all, get, put, stored
+from tests.kit.sketches import needs_sketches
 
+pytestmark = needs_sketches
 MISSING = r"sketches need the package datasketches: run `pip install 'combine-queue\[sketches\]'`"
 
 

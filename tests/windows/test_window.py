@@ -30,6 +30,7 @@ from cq.testing import assert_drained, drain
 from cq.windows import Window, WindowStatistics, slices
 from tests.kit.clocks import START, Clock
 from tests.kit.queues import add, add_at, values
+from tests.kit.sketches import needs_sketches
 
 WIDTH, SLICE = 60.0, 5.0
 
@@ -263,6 +264,7 @@ def test_values_larger_than_updates_leave_the_window(db: Any, name: str, clock: 
     assert_drained(db, name)
 
 
+@needs_sketches
 def test_sketches_have_a_window(db: Any, name: str, clock: Clock) -> None:
     window = window_of(db, name, combiner="distinct")
     add_at(db, window, {"page": "ann"})

@@ -26,6 +26,7 @@ from tests.cli.conftest import Cli
 from tests.cli.web.conftest import BOTH_STORES
 from tests.cli.web.dashboards import SECONDS, TOKEN, CountedReads, events, serving, stream_of
 from tests.cli.web.followers import TOKEN_HEADER, ChangelogEvent, following
+from tests.kit.sketches import needs_sketches
 
 STREAMS = 100
 END = "the end"
@@ -96,6 +97,7 @@ def test_keys_and_values_are_those_of_json_output_and_large_changes_have_only_th
     assert last == {"key": ["b", ""], "old": None, "new": "last"}
 
 
+@needs_sketches
 def test_values_of_sketches_are_estimates_as_in_json_output(db: Any) -> None:
     Feed[Any]("changes").configure(db)
     queue = cq.configure(db, "visitors", key=str, combiner="distinct", observers=[feed_spec("changes")])
