@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import cq
 from cq import runtime
@@ -53,7 +52,6 @@ from cq.windows.window import TAKEN
 
 BOTS: Final = r"bot|crawl|spider|slurp|scan|monitor|preview|fetch|curl|wget|python|java/|go-http|^-$"
 """Parts of the names of programs that are no browsers, and of requests without a name."""
-T = TypeVar("T", bound=tuple[Any, ...])
 _PAIR: Final = (str, str)
 _SITE: Final = ""
 _SALT_BYTES: Final = 16
@@ -235,49 +233,9 @@ class Visits:
             The result of `Window.add`: whether the visit is in the window. The lifetime's counts include it anyway, and
             so do sessions unless it is later than they take visits.
         """
+        time = runtime.time() if at is None else at
         authors = {} if author is None else {page: author}
-        return self.count_many(tr, [(page, visitor)], authors=authors, at=at, once=once)
-
-    def count_many(
-        self,
-        tr: Transaction,
-        visits: Iterable[tuple[str, str]],
-        *,
-        authors: Mapping[str, str] = MappingProxyType({}),
-        at: float | None = None,
-        once: str | bytes | None = None,
-    ) -> str:
-        """Count several visits of one time, as pairs of page and visitor; `authors` is {page: author}. See `count`.
-
-        Raises `OneShotIterable` for an iterator of visits, which would be empty when the transaction is retried.
-        """
-        # One `now` for both windows: the visit is in both, or in none.
-        found, now = Counter(map(_checked, repeatable(visits, "visits"))), runtime.time()
-        result = self.views.add(tr, _by_page(found), once, at=at, now=now)
-        if result == TAKEN:
-            self.seen.add(tr, _with_site(found), once, at=at, now=now)
-        read = {each: number for each, number in found.items() if authors.get(each[0]) != each[1]}
-        self._count_ever(tr, read, once)
-        self._count_sessions(tr, ((visitor, at, number) for (_, visitor), number in found.items()), once, now)
-        return result
-
-    def _count_ever(
-        self, tr: Transaction, read: Mapping[tuple[str, str], int], once: str | bytes | None
-    ) -> None:
-        self.lifetime.add(tr, _by_page(read), once)
-        if self.readers is not None:
-            self.read.add(tr, _with_site(read), once)
-
-    def _count_sessions(
-        self,
-        tr: Transaction,
-        found: Iterable[tuple[str, float | None, int]],
-        once: str | bytes | None,
-        now: float,
-    ) -> None:
-        if self.has_sessions:
-            visits = [(visitor, at) for visitor, at, number in found for _ in range(number)]
-            self.sessions.add(tr, visits, once, now=now)
+        return self._count(tr, Counter([(page, visitor, time)]), authors, once)[time]
 
     def count_each(
         self, tr: Transaction, visits: Iterable[tuple[str, str, float]], *, once: str | bytes | None = None
@@ -285,29 +243,45 @@ class Visits:
         """Count visits of different times, as triples of page, visitor and time in seconds since 1970.
 
         Returns the number of visits that are not in the window, because of their time. They count all the same in the
-        lifetime's counts, and in sessions, as for `count`. `once` and errors are those of `count_many`.
+        lifetime's counts, and in sessions, as for `count`. Raises `OneShotIterable` for an iterator of visits, which
+        would be empty when the transaction is retried.
         """
-        found, now = Counter(map(_checked, repeatable(visits, "visits"))), runtime.time()
+        found = Counter(repeatable(visits, "visits"))
+        judged = self._count(tr, found, {}, once)
+        return sum(number for (_, _, at), number in found.items() if judged[at] != TAKEN)
+
+    def _count(
+        self,
+        tr: Transaction,
+        found: Mapping[tuple[str, str, float], int],
+        authors: Mapping[str, str],
+        once: str | bytes | None,
+    ) -> dict[float, str]:
+        """Count visits; returns for each time whether it is in the window, as `Window.add` does."""
+        now = runtime.time()
         views: Counter[tuple[str, float]] = Counter()
         seen: Counter[tuple[str, str, float]] = Counter()
-        pairs: Counter[tuple[str, str]] = Counter()
+        ever: Counter[str] = Counter()
+        read: Counter[tuple[str, str]] = Counter()
         for (page, visitor, at), number in found.items():
-            pairs[page, visitor] += number
-            for each in (page, _SITE):
+            for each in _with_site(page):
                 views[each, at] += number
                 seen[each, visitor, at] += number
+                if authors.get(page) != visitor:
+                    ever[each] += number
+                    read[each, visitor] += number
         # One `now` for both windows: each visit is in both, or in none.
         timed = [(page, number, at) for (page, at), number in views.items()]
         judged = self.views.add_each(tr, timed, once, now=now)
-        triples = [((page, visitor), number, at) for (page, visitor, at), number in seen.items()]
-        self.seen.add_each(tr, triples, once, now=now)
-        self._count_ever(tr, pairs, once)
-        visited = ((visitor, at, number) for (_, visitor, at), number in found.items())
-        self._count_sessions(tr, visited, once, now)
-        of_site = (
-            (number, each) for (page, number, _), each in zip(timed, judged, strict=True) if page == _SITE
-        )
-        return sum(number for number, each in of_site if each != TAKEN)
+        pairs = [((page, visitor), number, at) for (page, visitor, at), number in seen.items()]
+        self.seen.add_each(tr, pairs, once, now=now)
+        self.lifetime.add(tr, ever, once)
+        if self.readers is not None:
+            self.read.add(tr, read, once)
+        if self.has_sessions:
+            visited = [(visitor, at) for (_, visitor, at), number in found.items() for _ in range(number)]
+            self.sessions.add(tr, visited, once, now=now)
+        return {at: each for (_, _, at), each in zip(timed, judged, strict=True)}
 
     def site(self, tr: TransactionRead, *, pending: bool = False, now: float | None = None) -> PageVisits:
         """Return the counts of the whole site: all views, and visitors of any page, each counted once. See `get`."""
@@ -441,7 +415,7 @@ class VisitEmitter:
 
     def count(self, page: str, visitor: str, *, author: str | None = None) -> None:
         """Count a visit now; waits for room and raises as `cq.Emitter.emit`."""
-        for each in (_checked((page, visitor))[0], _SITE):
+        for each in _with_site(page):
             self._views.emit(each)
             self._seen.emit((each, visitor))
             if visitor != author:
@@ -463,27 +437,11 @@ class VisitEmitter:
                 closing.callback(emitter.close)
 
 
-def _checked(visit: T) -> T:
-    """The visit itself; raises `InvalidData` for an empty page, whose key is that of the site."""
-    if visit[0] == _SITE:
-        raise InvalidData(f"expected a page of at least one character, got: {visit!r}")
-    return visit
-
-
-def _with_site(visits: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    pairs = Counter(visits)
-    for (_, visitor), number in visits.items():
-        pairs[_SITE, visitor] += number
-    return dict(pairs)
-
-
-def _by_page(visits: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """{page: views}, with the site."""
-    pages: Counter[str] = Counter()
-    for (page, _), number in visits.items():
-        pages[page] += number
-        pages[_SITE] += number
-    return dict(pages)
+def _with_site(page: str) -> tuple[str, str]:
+    """The page and the site; raises `InvalidData` for an empty page, whose key is that of the site."""
+    if page == _SITE:
+        raise InvalidData(f"expected a page of at least one character, got: {page!r}")
+    return page, _SITE
 
 
 def _all(tr: TransactionRead, queue: cq.CombineQueue | Window, **given: Any) -> dict[Any, Any]:

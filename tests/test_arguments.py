@@ -103,7 +103,7 @@ def test_feeds_exports_and_visits_refuse_iterators(db: Any, name: str) -> None:
     calls: list[Callable[[Any], object]] = [
         lambda tr: feed.append_many(tr, "ann", iterator(["hello"])),
         lambda tr: ExportQueue(name).add_many(tr, iterator(PAIRS)),
-        lambda tr: visits.count_many(tr, iterator([("page", "ann")])),
+        lambda tr: visits.count_each(tr, iterator([("page", "ann", 0.0)])),
     ]
     for call in calls:
         with pytest.raises(TypeError, match="retried"):

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 
 import cq
 from cq import runtime
-from cq.cells import Cells, Router, Rule, UserData, entries, gather_users, map_old_ids, search
+from cq.cells import Cells, Router, Rule, UserData, entries, map_old_ids, search
 from cq.cells.records import HERE, Fence
 from cq.cells.router import WebAnswer, WebRequest
 from cq.cli.demos.command import CellOptions
@@ -33,7 +33,6 @@ from cq.cli.demos.harness import (
     check,
     compare,
     compare_queue,
-    killed,
     numbered,
     shown_steps,
     workers,
@@ -45,21 +44,15 @@ from cq.keys import below
 from cq.keys import cell as cellkeys
 from cq.observers.links import spec as links
 from cq.observers.worker.worker import Worker
-from cq.store import read_earlier
 from cq.store.api import Database, Transaction
 from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 QUEUE: Final = "demo_writes"
 """The queue of counts in each cell, and the queue that they are forwarded into."""
-USAGE: Final = "demo_usage"
-"""The queue of the time, in milliseconds, at which each user last wrote: in each cell, and in the directory's store."""
-EVERYWHERE: Final = "demo_usage_everywhere"
-"""The queue in each cell into which the directory's store forwards the times of all users."""
 TABLE: Final = "demo_table"
 """A small table of the directory's store, which is copied to all cells: the position of each writer."""
-IN_DIRECTORY: Final = (QUEUE, USAGE, TABLE)
-IN_CELL: Final = (QUEUE, USAGE, EVERYWHERE, TABLE)
+QUEUES: Final = (QUEUE, TABLE)
 ALL: Final = "all"
 """The key with the number of all writes; the other keys are users."""
 INDEX: Final = "demo_writes"
@@ -87,7 +80,6 @@ OldIds = dict[int, tuple[str, str]]
 _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
 """The environment variable with the URL of the store that receives the counts of the cells."""
 _PAGE: Final = 100  # entries of a page
-_AGE: Final = 1.0  # seconds that the page of friends may be old
 _RULES: Final = (
     Rule("/u/{user}"),
     Rule("/search", query="user"),
@@ -136,16 +128,12 @@ def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int
         cells.add_cell(name, f"embedded:{folder / name}.db", web=f"https://{name}.example.com")
         cells.limit_cell(name, limit)
         cells.report_load(name, 1.0 if name == OLD_CELL else 0.0)  # it takes nobody: its disk is full
-        to_directory = [links.queue(url_env=_URL_ENV)]
-        cq.configure(cells.store(name), QUEUE, links=to_directory)
-        cq.configure(cells.store(name), USAGE, combiner="maximum", links=to_directory)
-        cq.configure(cells.store(name), EVERYWHERE, combiner="maximum")
+        cq.configure(cells.store(name), QUEUE, links=[links.queue(url_env=_URL_ENV)])
         cq.configure(cells.store(name), TABLE, combiner="last")
     urls = {each.name: each.url for each in cells.cells()}
     os.environ.update({_env_of(name): each for name, each in urls.items()})
-    for queue, combiner, to in ((USAGE, "maximum", EVERYWHERE), (TABLE, "last", TABLE)):
-        to_cells = [links.queue(to, name=name, url_env=_env_of(name)) for name in urls]
-        cq.configure(db, queue, combiner=combiner, links=to_cells)
+    to_cells = [links.queue(TABLE, name=name, url_env=_env_of(name)) for name in urls]
+    cq.configure(db, TABLE, combiner="last", links=to_cells)
     return urls
 
 
@@ -156,9 +144,9 @@ def _env_of(cell: str) -> str:
 
 def _services(options: CellOptions, url: str, urls: Mapping[str, str], users: list[str]) -> Roles:
     """The processes that run until the work is done and settled."""
-    roles = workers(1, url, IN_DIRECTORY, "worker of the directory")
+    roles = workers(1, url, QUEUES, "worker of the directory")
     for name, each in urls.items():
-        roles |= workers(1, each, IN_CELL, f"worker of {name}")
+        roles |= workers(1, each, QUEUES, f"worker of {name}")
     roles["deleter"] = partial(delete_users, url=url, users=users[: options.deletions])
     return roles | numbered("mover", [partial(move_users, url=url, users=users)] * options.movers)
 
@@ -167,10 +155,10 @@ def settle(cells: Cells, db: Database, names: Iterable[str]) -> None:
     """Finish the deletions and moves of processes that were stopped; then combine and forward all updates."""
     cells.resume_deletions()
     cells.resume_moves()
-    stores = [(cells.store(name), IN_CELL) for name in names]
+    stores = [cells.store(name) for name in names]
     # In the direction of the links: from the cells to the directory's store, and back.
-    for store, queues in [*stores, (db, IN_DIRECTORY), *stores]:
-        Worker(store, queues=queues).drain()
+    for store in (*stores, db, *stores):
+        Worker(store, queues=QUEUES).drain()
 
 
 def show(figures: Mapping[str, Any]) -> None:
@@ -179,9 +167,7 @@ def show(figures: Mapping[str, Any]) -> None:
     note(
         f"{quantity(figures['writes'], 'write')} of {quantity(figures['users'], 'user')}, "
         f"who moved {quantity(figures['moves'], 'time')}, without those of "
-        f"{quantity(figures['deleted'], 'deleted user')}, and with old data of {figures['adopted']:,}, "
-        f"in {figures['seconds']:.1f} s, "
-        f"with {killed(figures)}: all as recounted"
+        f"{quantity(figures['deleted'], 'deleted user')}, and with old data of {figures['adopted']:,}"
     )
 
 
@@ -268,11 +254,9 @@ def write_once(data: UserData, text: str) -> None:
 def _write(data: UserData, text: str) -> int:
     """Store a text of a user, and count it, in one transaction; returns its id."""
     number = data.next_id()
-    at = round(1000 * runtime.time())
-    data.tr.set(data.prefix + text.encode(), codec.encode([number, _CONTENT, at]))
+    data.tr.set(data.prefix + text.encode(), codec.encode([number, _CONTENT]))
     data.put_entry(INDEX, text)
     cq.CombineQueue(QUEUE).add(data.tr, {ALL: 1, data.user: 1})
-    cq.CombineQueue(USAGE).add(data.tr, {data.user: at})
     return number
 
 
@@ -345,15 +329,13 @@ def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: OldIds)
     deleted = {user for user in written if _is_deleted(cells, names, user)}
     wanted = {user: texts for user, texts in written.items() if user not in deleted}
     check(_searched(cells) == sorted(chain(*wanted.values())), "a search in all cells finds other writes")
-    checked = {user: _check_user(cells, names, user, texts) for user, texts in wanted.items()}
+    moves = sum(_check_user(cells, names, user, texts) for user, texts in wanted.items())
     _check_names(cells, wanted, deleted)
     counts = {user: len(texts) for user, texts in wanted.items()}
     writes = sum(counts.values())
     compare_queue(db, "the totals", QUEUE, counts | ({ALL: writes} if writes else {}))
-    times = {user: at for user, (_, at) in checked.items()}
+    positions = {each.path.name: each.number for each in steps}
     for name in names:
-        _check_usage(cells, name, times, counts)
-        positions = {each.path.name: each.number for each in steps}
         compare_queue(cells.store(name), f"the table in {name}", TABLE, positions)
     found = _check_cells(cells, wanted)
     return {
@@ -361,7 +343,7 @@ def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: OldIds)
         "users": sum(found.values()),
         "deleted": len(deleted),
         "adopted": len({user for user, _ in old_ids.values()}),
-        "moves": sum(number for number, _ in checked.values()),
+        "moves": moves,
         "cells": found,
     }
 
@@ -392,9 +374,8 @@ def _searched(cells: Cells) -> list[str]:
             return found
 
 
-def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str]) -> tuple[int, int]:
-    """Check that the writes of a user are in the user's cell only, each once; returns the moves and the latest time."""
-    latest = 0
+def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str]) -> int:
+    """Check that the writes of a user are in the user's cell only, each once; returns the number of moves."""
     record = cells.directory.record(user)
     check(not record.is_moving, f"the move of {user} is not done")
     encoded = cellkeys.encoded_user(user)
@@ -406,10 +387,8 @@ def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str])
         check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
         check(fence is None or name != OLD_CELL or is_old(user), f"{user} was in the full {name}")
         rows = scan_rows(db, prefix, cellkeys.latest_id(encoded))
-        writes = {key.removeprefix(prefix).decode(): codec.decode(value) for key, value in rows}
-        found = {text: number for text, (number, _, _) in writes.items()}
+        found = {key.removeprefix(prefix).decode(): codec.decode(value)[0] for key, value in rows}
         if name == record.cell:
-            latest = max(at for _, _, at in writes.values())
             check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")
             ids = list(range(1, len(wanted) + 1))
             check(sorted(found.values()) == ids, f"the ids of {user} have gaps")
@@ -418,7 +397,7 @@ def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str])
             compare(f"the former ids of {user}", new, old)
         else:
             check(not found, f"{name} has {len(found)} writes of {user}, who is in {record.cell}")
-    return record.epoch - 1, latest
+    return record.epoch - 1
 
 
 def _check_names(cells: Cells, users: Iterable[str], deleted: Iterable[str]) -> None:
@@ -428,28 +407,6 @@ def _check_names(cells: Cells, users: Iterable[str], deleted: Iterable[str]) -> 
         check(cells.names.find(name) == user, f"{name} is not the name of {user}")
     for user in deleted:
         check(cells.names.find(f"login:{user}") is None, f"{user} was deleted, and has a login")
-
-
-def _check_usage(cells: Cells, cell: str, times: Mapping[str, int], counts: Mapping[str, int]) -> None:
-    """Compare the times of all users in a cell, and the page of friends who have written after a time."""
-    known = dict(cq.CombineQueue(EVERYWHERE).scan(cells.store(cell)))
-    compare(f"the times in {cell}", {user: known.get(user) for user in times}, times)
-    since = sorted(times.values())[len(times) // 2] if times else 0
-    page = {user: counts[user] for user, at in times.items() if at > since}
-    compare(f"the page of friends in {cell}", friends_page(cells, cell, list(times), since), page)
-
-
-def friends_page(cells: Cells, cell: str, friends: Sequence[str], since: int) -> dict[str, int]:
-    """Return {friend: number of the newest write} of the friends who have written after a time.
-
-    The cell knows which ones have: only their cells are asked, at once, each for all of its friends.
-    """
-    usage = cq.CombineQueue(EVERYWHERE)
-    times = read_earlier(cells.store(cell), lambda tr: usage.get_many(tr, friends), max_age=_AGE)
-    changed = [user for user, at in times.items() if at is not None and at > since]
-    found = gather_users(cells, changed, lambda data: data.last_id(), timeout=60, max_age=_AGE)
-    check(not found.missing, f"friends are not found: {found.missing}")
-    return found.answers
 
 
 def _check_cells(cells: Cells, users: Collection[str]) -> dict[str, int]:

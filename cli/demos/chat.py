@@ -3,8 +3,7 @@
 The ledger has a row for each transaction of a sender, with the versionstamp of its commit in the key. Its rows in order
 are the history that the recount uses: it has the members of each group at each message, and so the expected messages of
 every user, and the last text of each. Each terminal stores the messages that it has seen, in the transaction that moves
-its position. If it applies each edit that it has seen, it must have the texts of the recount. A guest is forgotten now
-and then: what is in its inbox was sent later.
+its position. If it applies each edit that it has seen, it must have the texts of the recount.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from random import Random
 from threading import Event
 from typing import Any, Final, NamedTuple
@@ -29,7 +27,6 @@ from cq.cli.demos.harness import (
     Steps,
     check,
     delete_earlier,
-    killed,
     shown_steps,
     workers,
 )
@@ -49,10 +46,6 @@ FEED: Final = "demo_chat"
 FLOODED: Final = "user 0"
 """The flooded receiver."""
 FLOODER: Final = "flooder"
-HOST: Final = "host"
-"""The demo itself, which is not killed and greets each user."""
-GUEST: Final = "guest"
-"""The receiver that is in no group, and is forgotten now and then."""
 KEYS: Final = b"demo_chat/"
 """The prefix of the demo's own keys."""
 _LEDGER: Final = KEYS + b"ledger/"
@@ -66,7 +59,6 @@ _CHANGED_SHARE: Final = 0.15  # of the actions of a sender that edit or recall a
 _RECENT: Final = 20  # actions of a sender, whose messages it may edit or recall
 _INBOX_PAGE: Final = 1_000
 _PAUSE: Final = 0.005  # average seconds between two actions of a sender
-_LEASE_SECONDS: Final = 2.0  # for which a terminal is online without another call
 _ONLINE_SECONDS: Final = (1.0, 4.0)
 _OFFLINE_SECONDS: Final = (0.1, 1.0)
 
@@ -77,7 +69,7 @@ class Action(NamedTuple):
     Attributes:
         sender: its name.
         first: number of its first message.
-        kind: "message", "group", "join", "leave", "forget", "edit" or "recall".
+        kind: "message", "group", "join", "leave", "edit" or "recall".
         to: the receiver, or the group.
         user: the user who joins or leaves; otherwise empty.
         messages: number of messages.
@@ -102,7 +94,7 @@ class Action(NamedTuple):
     @property
     def inboxes(self) -> list[str]:
         """Who has a message that goes to no group: the receiver and, of some senders, the sender a copy."""
-        return [self.to] if self.sender in (FLOODER, HOST) else [self.to, self.sender]
+        return [self.to] if self.sender == FLOODER else [self.to, self.sender]
 
     @property
     def text(self) -> list[object] | None:
@@ -137,20 +129,13 @@ def run(options: ChatOptions, demo: DemoRun) -> Figures:
     }
     run_sender(runtime.event(), url=url, steps=steps.pop("founder"))
     flooding, senders = steps.pop(FLOODER), list(steps.values())
-    users += [GUEST, *steps]  # senders have terminals, too, which read their copies
+    users += [*steps]  # senders have terminals, too, which read their copies
     send = {name: partial(run_sender, url=url, steps=each, pause=_PAUSE) for name, each in steps.items()}
     send[FLOODER] = partial(run_sender, url=url, steps=flooding, after=senders)
-    greetings = enumerate(users)
-
-    def look() -> str:
-        for number, user in islice(greetings, 1):
-            greet(db, user, number)
-        return shown_steps(db, senders, "action")
-
     services = workers(options.workers, url, [FEED])
     services |= {each: partial(follow, url=url, terminal=each, users=users) for each in _TERMINALS}
+    look = partial(shown_steps, db, senders, "action")
     figures = demo.complete(send, services, look, lambda: transact(db, partial(is_seen, users=users)))
-    wait_until_offline(db, users)
     return figures | recount(db, users)
 
 
@@ -171,14 +156,6 @@ def is_seen(tr: Transaction, users: Sequence[str]) -> bool:
         for user in users
         for terminal in _TERMINALS
     )
-
-
-def greet(db: Database, user: str, number: int) -> None:
-    """Append a message in a transaction of its own, and note it in the ledger at the place of its commit."""
-    greeting = Action(HOST, number, "message", user)
-    id_ = Feed(FEED).append_now(db, user, greeting.bodies[0])
-    row = codec.encode(list(greeting))
-    transact(db, lambda tr: tr.set(_LEDGER + id_[:VERSIONSTAMP_BYTES], row))
 
 
 def drawn_actions(options: ChatOptions, users: Sequence[str], rng: Random) -> dict[str, list[Action]]:
@@ -217,14 +194,12 @@ def drawn_for(
 
 
 def drawn_action(rng: Random, sender: str, place: int, users: Sequence[str], groups: Sequence[str]) -> Action:
-    """A random action: a message to a user or a group, a user joins or leaves a group, or the guest is forgotten."""
+    """A random action: a message to a user or a group, or a user joins or leaves a group."""
     drawn = rng.random()
     if drawn < 0.05:
         return Action(sender, place, rng.choice(("join", "leave")), rng.choice(groups), rng.choice(users))
     if drawn < 0.25:
         return Action(sender, place, "group", rng.choice(groups))
-    if drawn < 0.35:
-        return Action(sender, place, "forget" if drawn < 0.27 else "message", GUEST)
     return Action(sender, place, "message", rng.choice(users))
 
 
@@ -271,8 +246,6 @@ def act(tr: Any, steps: Sequence[tuple[int, Any]]) -> None:
         feed.join(tr, action.to, action.user)
     elif action.kind == "leave":
         feed.leave(tr, action.to, action.user)
-    elif action.kind == "forget":
-        feed.forget(tr, action.to)
     else:
         change(tr, feed, action)
     tr.set_versionstamped_key(stamped(_LEDGER), codec.encode(list(action)))
@@ -305,14 +278,11 @@ def _follow(stop: Event, db: Database, user: str, terminal: str) -> None:
     while not stop.wait(rng.uniform(*_OFFLINE_SECONDS)):
         since, until = runtime.time(), runtime.monotonic() + rng.uniform(*_ONLINE_SECONDS)
         see = partial(_see, user=user, terminal=terminal, since=since)
-        renew = partial(feed.set_online, receiver=user, terminal=terminal, duration=_LEASE_SECONDS)
         while (left := until - runtime.monotonic()) > 0 and not stop.is_set():
-            transact(db, renew)
             # At most 1 s, so that a stop is noticed.
             page = feed.wait(db, user, transact(db, position), limit=1, timeout=min(left, 1.0))
             if page.messages:
                 transact(db, see)
-        transact(db, partial(renew, duration=0))
 
 
 def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:
@@ -365,7 +335,7 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         received += len(inbox)
         compare_unread(db, user, inbox)
         for terminal in _TERMINALS:
-            found = [each for each in seen(db, user, terminal) if each.id > expected.forgotten[user]]
+            found = seen(db, user, terminal)
             # The same order, too: a terminal that skips a message and reads it later is wrong.
             is_right = [each.id for each in found] == [message.id for message in inbox]
             check(is_right, f"{user}'s {terminal} has not seen each message of {user} once and in order")
@@ -378,15 +348,6 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         "seen": len(sights),
         "delays": delays_by_kind(sights),
     }
-
-
-def wait_until_offline(db: Database, users: Sequence[str]) -> None:
-    """Wait until no terminal is online: also not one that was killed. Raises `DemoDiffers` if one stays so."""
-    feed, until = Feed(FEED), runtime.monotonic() + 2 * _LEASE_SECONDS
-    for user in users:
-        while online := transact(db, lambda tr: feed.online(tr.snapshot, user)):  # noqa: B023
-            check(runtime.monotonic() <= until, f"{user}'s {online[0]} is online, though it has ended")
-            runtime.event().wait(_LOOK_SECONDS)
 
 
 def compare_unread(db: Database, user: str, inbox: Iterable[Message]) -> None:
@@ -405,10 +366,8 @@ def show(figures: Mapping[str, Any]) -> None:
     columns = ["from sender to terminal", "messages", "p50", "p99"]
     print_table(columns, rows, right=columns[1:])
     note(
-        f"{quantity(figures['messages'], 'message')} sent in {figures['seconds']:.1f} s, "
-        f"{figures['changes']:,} edited or recalled, "
-        f"{figures['received']:,} received, {figures['seen']:,} seen by terminals, {killed(figures)}: "
-        "all as recounted"
+        f"{quantity(figures['messages'], 'message')} sent, {figures['changes']:,} edited or recalled, "
+        f"{figures['received']:,} received, {figures['seen']:,} seen by terminals"
     )
 
 
@@ -430,15 +389,12 @@ class MessageRecount:
     Attributes:
         messages: number of sent messages.
         changes: number of edits and recalls.
-        forgotten: by user, the versionstamp of the commit that forgot the user last; empty for the others.
     """
 
     def __init__(self, db: Database) -> None:
         self.messages = self.changes = 0
-        self.forgotten: dict[str, bytes] = defaultdict(bytes)
         self._bodies: dict[_Key, list[object] | None] = {}
         self._sent: dict[_Key, int] = {}  # places in the ledger
-        self._forgotten: dict[str, int] = defaultdict(int)
         # The latest text that each user has got. Users who have left the group learn of later texts by another read.
         self._told: dict[str, dict[_Key, list[object] | None]] = defaultdict(dict)
         # By group: messages from different groups have no order in the ledger that receivers must keep. With each
@@ -447,16 +403,12 @@ class MessageRecount:
             lambda: defaultdict(list)
         )
         members: dict[str, dict[str, int]] = defaultdict(dict)  # with the place of the join
-        for place, (key, value) in enumerate(scan_rows(db, _LEDGER, prefix_end(_LEDGER))):
+        for place, (_, value) in enumerate(scan_rows(db, _LEDGER, prefix_end(_LEDGER))):
             action = Action(*codec.decode(value))
             if action.kind == "join":
                 members[action.to].setdefault(action.user, place)
             elif action.kind == "leave":
                 members[action.to].pop(action.user, None)
-            elif action.kind == "forget":
-                self.forgotten[action.to], self._forgotten[action.to] = key.removeprefix(_LEDGER), place
-                self._expected[action.to].clear()
-                self._told[action.to].clear()
             elif action.kind in ("edit", "recall"):
                 self._change(action, members[action.to])
             else:
@@ -476,9 +428,8 @@ class MessageRecount:
             return  # recalled before: nothing is left to change
         self.changes += 1
         since = [user for user, joined in members.items() if joined <= self._sent[key]]
-        having = [user for user in action.inboxes if self._forgotten[user] <= self._sent[key]]
         group = action.to if action.is_group else None
-        self._tell(since if action.is_group else having, group, key, action.text, is_event=True)
+        self._tell(since if action.is_group else action.inboxes, group, key, action.text, is_event=True)
 
     def _tell(
         self,
@@ -540,9 +491,8 @@ def delays_by_kind(seen: Sequence[tuple[str, Message, float]]) -> dict[str, dict
     kinds: dict[str, list[float]] = defaultdict(list)
     for user, message, took in seen:
         if took >= 0:  # otherwise the terminal was offline
-            by = "by group" if message.group is not None else "direct"
             when = "during the flood" if begin <= message.sent <= end else "without it"
-            kinds["the flooded user" if user == FLOODED else f"others, {by}, {when}"].append(took)
+            kinds["the flooded user" if user == FLOODED else f"others, {when}"].append(took)
     delays = {}
     for kind, found in sorted(kinds.items()):
         found.sort()

@@ -151,12 +151,12 @@ class ChatOptions(DemoOptions):
 def chat(options: ChatOptions) -> None:
     """Run a chat while processes are killed and one user is flooded.
 
-    Senders write to users and groups, users join and leave groups, terminals are offline at times, and a guest is
-    forgotten now and then. Processes are killed by SIGKILL at random moments and started again. At the end every user
-    must have exactly the messages of a recount, in order and with numbers without a gap, and every terminal must have
-    seen each message once and in order; otherwise the exit status is 4. The output shows how long messages took to
-    reach an online terminal. The feed `demo_chat` is deleted first. Afterwards `cq feed read demo_chat 'user 1' --store
-    embedded:cq-demo.db` shows messages.
+    Senders write to users and groups, edit and recall, users join and leave groups, and terminals are offline at times.
+    Processes are killed by SIGKILL at random moments and started again. At the end every user must have exactly the
+    messages of a recount, in order and with numbers without a gap, and every terminal must have seen each message once
+    and in order; otherwise the exit status is 4. The output shows how long messages took to reach an online terminal.
+    The feed `demo_chat` is deleted first. Afterwards `cq feed read demo_chat 'user 1' --store embedded:cq-demo.db`
+    shows messages.
     """
     _run("chat", options)
 
@@ -206,9 +206,8 @@ def tags(options: TagOptions) -> None:
     which are workers, combine the counts and publish the cloud. Processes are killed by SIGKILL at random moments and
     started again. At the end all counts, the number of entities with each tag, scores that decay, the number of
     increments and the cloud must equal a recount. The versions of the cloud must have been seen in ascending order, and
-    be kept; an emitter counts the versions in which each tag was seen. Otherwise the exit status is 4. The queues
-    `demo_tags`, `demo_tags_entities`, `demo_tags_uses`, `demo_tags_hot` and `demo_tags_shown` are deleted first.
-    Afterwards `cq cloud demo_tags --store embedded:cq-demo.db` shows the cloud.
+    be kept; otherwise the exit status is 4. The queues `demo_tags`, `demo_tags_entities`, `demo_tags_uses` and
+    `demo_tags_hot` are deleted first. Afterwards `cq cloud demo_tags --store embedded:cq-demo.db` shows the cloud.
 
     A line of FILE says that an entity gets a tag or, with -1, loses it:
     {"entity": "article 17", "tag": "python", "by": 1}

@@ -146,6 +146,8 @@ def run_demo(
         print_json(json.loads(json.dumps(figures, default=asdict)))
     else:
         show(figures)
+        kills = quantity(figures["kills"], "process", "processes")
+        note(f"{kills} killed in {figures['seconds']:.1f} s: all as recounted")
 
 
 def run_role(role: DemoRole, stop: Event, parent: Connection) -> None:
@@ -235,11 +237,6 @@ class DemoCrew(Crew):
 def _kind(name: str) -> str:
     """What a process is called without its number."""
     return name.rstrip(" 0123456789")
-
-
-def killed(figures: Mapping[str, Any]) -> str:
-    """The number of kills in words."""
-    return f"{quantity(figures['kills'], 'process', 'processes')} killed"
 
 
 def numbered(what: str, roles: Iterable[DemoRole]) -> dict[str, DemoRole]:

@@ -23,7 +23,7 @@ import cq
 from cq import runtime
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.command import LiveOptions
-from cq.cli.demos.harness import DemoRun, Figures, compare, delete_earlier, killed, numbered, workers
+from cq.cli.demos.harness import DemoRun, Figures, compare, delete_earlier, numbered, workers
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_table, quantity
 from cq.cli.web.command import WebOptions, server_module
@@ -85,8 +85,7 @@ def show(figures: Mapping[str, Any]) -> None:
     rows = [[fruit, f"{number:,}", f"{recount[fruit]:,}"] for fruit, number in figures["values"].items()]
     print_table(["fruit", "value of cq", "recount"], rows, right=["value of cq", "recount"])
     note(
-        f"{quantity(figures['baskets'], 'basket')} in {figures['seconds']:.0f} s, {killed(figures)}, "
-        f"{quantity(figures['comparisons'], 'comparison')}: all equal"
+        f"{quantity(figures['baskets'], 'basket')}, {quantity(figures['comparisons'], 'comparison')}: all equal"
     )
     note(f"look further: cq status --store {figures['store']}, cq top {QUEUE} --store {figures['store']}")
     note("then: docs/learn/first-steps.md, cq demo --help, and cq web for the dashboard of your own store")

@@ -27,7 +27,6 @@ from cq.cli.demos.harness import (
     compare,
     compare_queue,
     delete_earlier,
-    killed,
     numbered,
     workers,
 )
@@ -240,9 +239,9 @@ def show(figures: Mapping[str, Any]) -> None:
         f"was free {TTL + _LATE:g} s after the last purchase, {figures['usable']:.1%} usable"
     )
     note(
-        f"{quantity(figures['decisions'], 'decision')} in {figures['seconds']:.0f} s, of which {figures['refused']:,} "
-        f"refused; {killed(figures)}; {quantity(figures['abandoned'], 'abandoned hold')} expired, "
-        f"{quantity(figures['put_back'], 'piece')} put back: all as recounted, nothing oversold"
+        f"{quantity(figures['decisions'], 'decision')}, of which {figures['refused']:,} refused; "
+        f"{quantity(figures['abandoned'], 'abandoned hold')} expired, "
+        f"{quantity(figures['put_back'], 'piece')} put back: nothing oversold"
     )
 
 

@@ -16,10 +16,10 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -35,7 +35,6 @@ from cq.cli.demos.harness import (
     compare,
     compare_queue,
     delete_earlier,
-    killed,
     numbered,
     workers,
 )
@@ -357,23 +356,13 @@ class VisitRecount:
 
     def sessions(self, gap: int) -> SessionCounts:
         """The sessions of all visitors."""
-        found = [0] * len(astuple(SessionCounts()))
-        for times in self._times.values():
-            for session in _runs(sorted(times), gap):
-                of_one = 1, len(session) == 1, len(session), session[-1] - session[0], 0
-                found = [sum(pair) for pair in zip(found, of_one, strict=True)]
-        return SessionCounts(*found)
-
-
-def _runs(times: Sequence[int], gap: int) -> Iterator[list[int]]:
-    """The times of each session, from the times of a visitor's visits in order."""
-    number, before = 0, times[0]
-    numbers = []
-    for at in times:
-        number, before = number + (at - before >= gap), at
-        numbers.append(number)
-    for _, run in groupby(zip(numbers, times, strict=True), key=lambda pair: pair[0]):
-        yield [at for _, at in run]
+        found: Counter[str] = Counter()
+        for times in map(sorted, self._times.values()):
+            begins = [place for place, at in enumerate(times) if not place or at - times[place - 1] >= gap]
+            for begin, end in pairwise([*begins, len(times)]):
+                visits, seconds = end - begin, times[end - 1] - times[begin]
+                found.update(sessions=1, bounces=visits == 1, visits=visits, seconds=seconds)
+        return SessionCounts(**found)
 
 
 class Look(NamedTuple):
@@ -462,10 +451,8 @@ class Replay:
         for number, server in enumerate(self._servers):
             for place in range(self._counted[number], counted[number]):
                 visit = server.written[place]
-                is_late = place in late[number]
-                self._recount.add(
-                    visit, None if is_late else self._pace.window.expires(milliseconds(visit.time))
-                )
+                expires = self._pace.window.expires(milliseconds(visit.time))
+                self._recount.add(visit, None if place in late[number] else expires)
         self._counted = list(counted)
 
     def is_settled(self) -> bool:
@@ -526,7 +513,7 @@ def show(figures: Mapping[str, Any]) -> None:
     )
     note(
         f"{quantity(figures['visits'], 'visit')} of {quantity(figures['pages'], 'page')} "
-        f"at {figures['speed']:,.0f} times their speed, {killed(figures)}, "
+        f"at {figures['speed']:,.0f} times their speed, "
         f"{quantity(figures['late'], 'visit')} too late for the window, {quantity(figures['bots'], 'visit')} of bots "
         f"not counted: as recounted at {quantity(len(figures['looks']), 'look')}, and 0 lost"
     )

@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar
 
 import cq
 from cq.admin.configure import change, requested
-from cq.admin.queue_status import is_drained
 from cq.cli.demos.command import WordOptions
 from cq.cli.demos.harness import numbered, published, run_role, run_worker
 from cq.cli.shared.options import make_store
@@ -62,11 +61,13 @@ def run_words(options: WordOptions, paths: list[str]) -> None:
     _observe(db, store)
     transact(db, lambda tr: tr.clear(PASSES))
     roles = [partial(run_counting_worker, url=store)] * options.workers
-    with Crew(numbered("worker", roles), run_role) as crew:
+    with Crew(numbered("worker", roles), run_role):
         loaded = _load(db, paths, options.loaders)
-        _drain(db, store, crew)
-        with _counted_passes(db):
-            Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
+        with progress(counted=False) as display, _counted_passes(db):
+            display.add_task("combining")
+            Worker(
+                db, queues=[QUEUE]
+            ).drain()  # together with the workers; also finishes the export and the cloud
     loaded["passes"] = transact(db, lambda tr: int.from_bytes(bytes(tr.get(PASSES).value or b""), "little"))
     distinct = sum(1 for _ in cq.CombineQueue(QUEUE).scan(db))
     ranking: Ranking[str, int] = Ranking(QUEUE)
@@ -190,17 +191,6 @@ def _run_in_threads(
 def _is_below(document: bytes, paths: list[str]) -> bool:
     roots = [os.fsencode(os.path.abspath(path)) for path in paths]
     return any(document == root or document.startswith(root.rstrip(b"/") + b"/") for root in roots)
-
-
-def _drain(db: Any, store: str, crew: Crew) -> None:
-    """Wait until all updates are combined; combine them in this process if all worker processes have died."""
-    with progress(counted=False) as display:
-        display.add_task("combining")
-        while not is_drained(db, QUEUE, wait=0.5):
-            _refuse_paused(db, store)
-            if not crew.is_any_alive():
-                note("all worker processes have died: combining in this process")
-                Worker(db, queues=[QUEUE]).drain()
 
 
 def _refuse_paused(db: Any, store: str) -> None:

@@ -268,10 +268,6 @@ class Crew:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._stop(STOP_SECONDS if error is None else 0.0)  # after an error their work is not needed
 
-    def is_any_alive(self) -> bool:
-        """Whether a process is running."""
-        return any(process.poll() is None for process in self._processes.values())
-
     def receive(self, name: str) -> Any:
         """The next message of a process; raises `ProcessFailed` with its error, also if it has died."""
         try:

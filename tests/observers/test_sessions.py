@@ -233,7 +233,7 @@ def visits(db: Any, name: str) -> Visits:
 
 def test_all_ways_to_count_visits_count_sessions(db: Any, visits: Visits, clock: Clock) -> None:
     transact(db, lambda tr: visits.count(tr, "/", "ann", author="ann"))
-    transact(db, lambda tr: visits.count_many(tr, [("/", "ann"), ("/a", "bob")], at=NOW - 1_000))
+    transact(db, lambda tr: visits.count_each(tr, [("/", "ann", NOW - 1_000), ("/a", "bob", NOW - 1_000)]))
     transact(db, lambda tr: visits.count_each(tr, [("/a", "eve", NOW), ("/a", "bob", NOW - DAY)]))
     with VisitEmitter(visits, db) as emitter:
         emitter.count("/", "bob")
