@@ -1,7 +1,6 @@
 """Messages of feeds: their stored form, and the form that readers get.
 
-A message is the CBOR list [sent, body], and a member's copy of a message to a group [sent, body, group, origin]. Every
-other one is a list with all fields of `StoredMessage`. Times are in milliseconds since 1970.
+A message is the CBOR list of the fields of `StoredMessage`. Times are in milliseconds since 1970.
 
 A message has its text in one place: in its row, or in that of the text of a message to a group. If its sender edits or
 recalls it, the change replaces this text, so that later readers see only the new one, and appends an event, from which
@@ -35,9 +34,7 @@ _SENT_END: Final = (
     253_370_764_800_000  # the year 9999: every earlier time is a date of `datetime` in every zone
 )
 
-_DIRECT: Final = b"\x82"  # the head of a CBOR list of two
-_BY_GROUP: Final = b"\x84"
-_WHOLE: Final = b"\x88"  # of one with all fields
+_HEAD: Final = b"\x88"  # of the CBOR list of all fields
 _NONE: Final = codec.encode(None)
 
 # Bits of `StoredMessage.flags`.
@@ -122,11 +119,10 @@ class StoredMessage(NamedTuple):
     def from_bytes(cls, data: bytes) -> StoredMessage:
         """Decode a row; raises `CorruptData`."""
         parts = codec.decode(data)
-        is_list = isinstance(parts, list) and len(parts) in (2, 4, 8) and _is_time(parts[0])
-        found = cls(*parts) if is_list else None
+        found = cls(*parts) if isinstance(parts, list) and len(parts) == len(cls._fields) else None
         if found is None or not (
-            (_is_id(found.origin) if len(parts) == 4 else found.origin is None or _is_id(found.origin))
-            and (found.changes is None or _is_id(found.changes))
+            _is_time(found.sent)
+            and all(each is None or _is_id(each) for each in (found.origin, found.changes))
             and type(found.flags) is int
             and 0 <= found.flags < _FLAGS_END
         ):
@@ -134,9 +130,9 @@ class StoredMessage(NamedTuple):
         return found
 
     def to_bytes(self, body: bytes = _NONE) -> bytes:
-        """Encode it with all fields, and with this encoded body in place of its own."""
+        """Encode it, with this encoded body in place of its own."""
         # Only the head of the list of the fields after the body differs from that of the list of all fields.
-        return _WHOLE + codec.encode(self.sent) + body + codec.encode(list(self[2:]))[1:]
+        return _HEAD + codec.encode(self.sent) + body + codec.encode(list(self[2:]))[1:]
 
     def place_of_text(self, keys: FeedKeys, receiver: bytes) -> bytes | None:
         """The key of the row that has its body; None if it has the body itself. Raises `CorruptData`."""
@@ -174,9 +170,8 @@ _GONE: Final = StoredMessage(0, None, flags=RECALLED)
 def encode_message(body: Any, sender: Any = None, to: Any = None) -> bytes:
     """Encode a message that is sent now; raises `InvalidData` or `TooLarge`."""
     encoded = encode_body(body)
-    if sender is None:
-        return _DIRECT + codec.encode(now()) + encoded
-    encode_name("sender", sender)
+    if sender is not None:
+        encode_name("sender", sender)
     return StoredMessage(now(), None, sender=sender, to=to).to_bytes(encoded)
 
 
@@ -190,23 +185,13 @@ def now() -> int:
     return runtime.time_ns() // 1_000_000
 
 
-def member_copy(stored: bytes, group: bytes, origin: bytes) -> bytes:
-    """Return a member's copy of a stored message to an encoded group, without decoding the body."""
-    if stored[:1] == _WHOLE:
-        parts = codec.decode(stored)
-        parts[2:4] = codec.decode(group), origin
-        return codec.encode(parts)
-    # The two elements of the list stay as they are: only its head changes, and two elements follow.
-    return _BY_GROUP + stored[1:] + group + codec.encode(origin)
-
-
 def is_quiet(stored: bytes) -> bool:
     """Whether a stored message never counts as unread."""
-    return stored[:1] == _WHOLE and bool(stored[-1] & QUIET)
+    return bool(stored[-1] & QUIET)
 
 
 def quiet(stored: bytes) -> bytes:
-    """Return a stored message with all fields as one that never counts as unread."""
+    """Return a stored message as one that never counts as unread."""
     return stored[:-1] + bytes((stored[-1] | QUIET,))
 
 

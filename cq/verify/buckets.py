@@ -83,7 +83,7 @@ def _check_next(piece: Piece, begin: tuple[int, int]) -> tuple[int, int] | None:
     unswitched = _unswitched(piece)
     for shape, bucket in islice(places, piece.share(_BUCKETS)):
         piece.checked += 1
-        _check_notification(piece, shape, bucket, unswitched)
+        piece.begin(_check_notification(piece, shape, bucket, unswitched))
     following = next(places, None)
     return None if following is None else (following[0].generation, following[1])
 
@@ -98,7 +98,7 @@ def _unswitched(piece: Piece) -> list[ObserverConfig]:
 
 def _check_notification(
     piece: Piece, shape: QueueConfig, bucket: int, unswitched: list[ObserverConfig]
-) -> None:
+) -> Iterator[None]:
     """Check that a bucket has a notification or no work."""
     get, get_range, queue = piece.snapshot.get, piece.snapshot.get_range, piece.keys
     key = queue.notification(shape.generation, bucket)
@@ -106,21 +106,18 @@ def _check_notification(
     rows = get_range(*queue.rows(shape.generation, bucket), limit=1)
     values = get_range(*queue.values_of_bucket(shape.buckets, bucket), limit=1)
     retries = get_range(*MissedKeys(piece.name).retries_of_bucket(shape.buckets, bucket), limit=1)
-
-    def check() -> None:
-        if notification.value is not None:
-            return
-        state = piece.state(shape.generation, bucket)
-        reason = "queued rows" if rows.to_list() else ""
-        if not reason and state is not None:
-            reason = _pending_work(shape, state, unswitched, has_values=bool(values.to_list()))
-        if not reason and shape.generation == piece.config.generation and retries.to_list():
-            reason = "missed reports to retry"
-        if reason:
-            what = f"{reason} in bucket {bucket} of generation {shape.generation}, but no notification"
-            piece.report("notification-missing", key, what, partial(notify, piece, shape.generation, bucket))
-
-    piece.defer(check)
+    yield
+    if notification.value is not None:
+        return
+    state = piece.state(shape.generation, bucket)
+    reason = "queued rows" if rows.to_list() else ""
+    if not reason and state is not None:
+        reason = _pending_work(shape, state, unswitched, has_values=bool(values.to_list()))
+    if not reason and shape.generation == piece.config.generation and retries.to_list():
+        reason = "missed reports to retry"
+    if reason:
+        what = f"{reason} in bucket {bucket} of generation {shape.generation}, but no notification"
+        piece.report("notification-missing", key, what, partial(notify, piece, shape.generation, bucket))
 
 
 def _pending_work(

@@ -11,10 +11,10 @@ begins again. It derives data from what the store has, and drops no update.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig
@@ -30,9 +30,12 @@ from cq.store.api import VERSIONS_PER_SECOND, Transaction, TransactionRead
 from cq.store.sizes import TRANSACTION_BYTES
 from cq.verify.layout import parse
 
+T = TypeVar("T")
+
 FROM_THE_FUTURE: Final = "stamped later than anything committed: copied from another store?"
 _AN_HOUR: Final = 3_600 * VERSIONS_PER_SECOND
 _RAW_BYTES: Final = 50_000
+_END: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Piece:
         self.rebuilds: set[str] = set()
         self.set_aside: Counter[bytes] = Counter()
         self.renewed: set[tuple[int, int]] = set()
-        self._deferred: list[Callable[[], object]] = []
+        self._begun: list[Iterator[Any]] = []
         self._fixes: list[tuple[bytes, Callable[[], object]]] = []
         self._states: dict[tuple[int, int], BucketState | None] = {}
 
@@ -160,26 +163,33 @@ class Piece:
         key: Any = None,
     ) -> None:
         """Report a difference unless a key of the store exists."""
-        stored = self.snapshot.get(needed)
 
-        def check() -> None:
+        def steps() -> Iterator[None]:
+            stored = self.snapshot.get(needed)
+            yield
             if stored.value is None:
                 self.report(kind, where, what, fix, key=key)
 
-        self.defer(check)
+        self.begin(steps())
 
     def stamp(self, key: bytes) -> None:
         """Set a key to the versionstamp of the transaction, as notifications and marks are."""
         self.tr.set_versionstamped_value(key, INCOMPLETE_VERSIONSTAMP)
 
-    def defer(self, check: Callable[[], object]) -> None:
-        """Run a check after all reads of the piece have been sent, so that the reads are concurrent."""
-        self._deferred.append(check)
+    def begin(self, steps: Iterator[T]) -> T | None:
+        """Run a check up to its first `yield`, and return what it yields; `finish` runs the rest.
+
+        A check yields after it has sent its reads, so that the reads of a piece are concurrent.
+        """
+        first = next(steps, None)
+        self._begun.append(steps)
+        return first
 
     def finish(self, *, repair: bool) -> bool:
-        """Run the deferred checks, then the repairs; return whether the writes fit into a transaction."""
-        for check in self._deferred:
-            check()
+        """Run the rest of the checks, then the repairs; return whether the writes fit into a transaction."""
+        for steps in self._begun:
+            if next(steps, _END) is not _END:  # it has sent further reads
+                self._begun.append(steps)
         if not repair or not self._fixes:
             return True
         # The checks were snapshot reads: a repair is valid only if the configuration and each key stay as read.
@@ -193,6 +203,8 @@ class Piece:
 
 RowVisitor = Callable[[Piece, Found], bytes | None]
 """Checks a row. Returns the key to continue with; None: the next one."""
+Steps = Iterator[bytes | None]
+"""The steps of a check that reads further keys, see `Piece.begin`. The first yields what a `RowVisitor` returns."""
 
 
 def readable(parse_value: Callable[[bytes], object]) -> RowVisitor:
@@ -222,19 +234,25 @@ class RowCheck(NamedTuple):
 
     kind: str
     form: str | None
-    check: RowVisitor
+    check: Callable[[Piece, Found], bytes | Steps | None]
     repair: Callable[[Piece, Found], object] | None = clear
 
     def run(self, piece: Piece, found: Found) -> bytes | None:
         """Check a row, and return as `RowVisitor` does."""
+        return piece.begin(self._steps(piece, found))
+
+    def _steps(self, piece: Piece, found: Found) -> Steps:
         try:
             fields = () if self.form is None else parse(self.form, found.rest)
-            return self.check(piece, found._replace(fields=fields))
+            following = self.check(piece, found._replace(fields=fields))
+            if isinstance(following, Iterator):
+                yield from following
+            else:
+                yield following
         except (CorruptData, InvalidData) as error:
             repair = self.repair
             fix = None if repair is None else lambda: repair(piece, found)
             piece.report(self.kind, found.key, str(error), fix)
-            return None
 
 
 def stored_config(tr: TransactionRead, queue: QueueKeys, name: str) -> QueueConfig:

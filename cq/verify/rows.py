@@ -21,7 +21,7 @@ from cq.keys.missed import MissedKeys
 from cq.queue.answers import parse_answers
 from cq.queue.missed_reports import NOTHING, may_have_missed
 from cq.verify import layout
-from cq.verify.piece import FROM_THE_FUTURE, Found, Piece, rewrite_state
+from cq.verify.piece import FROM_THE_FUTURE, Found, Piece, Steps, rewrite_state
 from cq.verify.queued import key_at
 
 _COUNTER_BYTES: Final = 8
@@ -43,22 +43,15 @@ def parse_parts(stored: bytes) -> int:
     return parts
 
 
-def check_counts(piece: Piece, found: Found) -> None:
+def check_counts(piece: Piece, found: Found) -> Steps:
     """Check a piece of a document's counts: [item, count, ...], of an existing part of a document."""
     document, part, _ = found.fields
     decode_counts(found.value)
-    where = piece.keys.document(document)
-    what = "counts of a part that the document does not have"
-    piece.require(where, "document", found.key, what)
-    header = piece.snapshot.get(where)
-
-    def check() -> None:
-        # An unreadable number of parts is a separate difference.
-        with suppress(CorruptData):
-            if header.value is not None and part >= parse_parts(header.value):
-                piece.report("document", found.key, what)
-
-    piece.defer(check)
+    header = piece.snapshot.get(piece.keys.document(document))
+    yield None
+    with suppress(CorruptData):  # an unreadable number of parts is a separate difference
+        if header.value is None or part >= parse_parts(header.value):
+            piece.report("document", found.key, "counts of a part that the document does not have")
 
 
 def parse_received(stored: bytes) -> None:

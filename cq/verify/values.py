@@ -22,7 +22,7 @@ from cq.keys.expiry import COUNT_BYTES, TIME_BYTES, ExpiryKeys, pack_time, parse
 from cq.queue.bucket_state import needs_purge
 from cq.store.api import Value
 from cq.verify.layout import parse_by_letter
-from cq.verify.piece import Found, Piece, notify, renew_states, rewrite_state, set_updates_aside
+from cq.verify.piece import Found, Piece, Steps, notify, renew_states, rewrite_state, set_updates_aside
 from cq.verify.queued import check_type, key_at, key_of, shown_key
 
 _HASH_BYTES: Final = 4
@@ -30,7 +30,7 @@ _ASTRAY = "it is not stored under the hash of its key"
 _EXPIRY: Final = {b"d": "time8 h4 key", b"l": "h4 key", b"c": "", b"p": "", b"x": ""}
 
 
-def check_expiry(piece: Piece, found: Found) -> None:
+def check_expiry(piece: Piece, found: Found) -> Steps:
     """Check an entry of the index, the stored time of a key, or the progress of workers that give times."""
     spec, kind = piece.config.expiry, found.rest[:1]
     *times, encoded = parse_by_letter(_EXPIRY, found.rest) or [None]
@@ -45,7 +45,7 @@ def check_expiry(piece: Piece, found: Found) -> None:
     hashed = times.pop()
     key = key_at(piece.config, hashed, encoded)
     if not times:
-        _check_time(piece, spec, found, encoded)
+        yield from _check_time(piece, spec, found, encoded)
         return
     (time,) = times
     if time > LATEST:
@@ -54,16 +54,11 @@ def check_expiry(piece: Piece, found: Found) -> None:
         piece.report("expiry-key", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
     stored = _stored_time(piece, spec, key, encoded)
     value = piece.snapshot.get(piece.keys.value(encoded))
-
-    def check() -> None:
-        is_other = (stored if isinstance(stored, bytes) else stored.value) != pack_time(time)
-        if is_other or not value.present():
-            what = (
-                "an entry at another time than the key's" if value.present() else "an entry without a value"
-            )
-            piece.report("expiry-extra", found.key, what, partial(_clear, piece, found.key, hashed), key=key)
-
-    piece.defer(check)
+    yield None
+    is_other = (stored if isinstance(stored, bytes) else stored.value) != pack_time(time)
+    if is_other or not value.present():
+        what = "an entry at another time than the key's" if value.present() else "an entry without a value"
+        piece.report("expiry-extra", found.key, what, partial(_clear, piece, found.key, hashed), key=key)
 
 
 def _check_number(kind: bytes, value: bytes) -> None:
@@ -79,7 +74,7 @@ def _stored_time(piece: Piece, spec: ExpirySpec, key: Any, encoded: bytes) -> by
     return pack_time(spec.time_of_key(key))
 
 
-def _check_time(piece: Piece, spec: ExpirySpec, found: Found, encoded: bytes) -> None:
+def _check_time(piece: Piece, spec: ExpirySpec, found: Found, encoded: bytes) -> Steps:
     """Check that a stored time is one, and has a value and an entry."""
     what = "it is not the time of a key's latest update"
     if spec.by != UPDATE:
@@ -88,18 +83,15 @@ def _check_time(piece: Piece, spec: ExpirySpec, found: Found, encoded: bytes) ->
     hashed = key_hash(encoded)
     entry = ExpiryKeys(piece.name).entry_at(found.value, place(encoded))
     value, stored = piece.snapshot.get(piece.keys.value(encoded)), piece.snapshot.get(entry)
-
-    def check() -> None:  # after the entries, of which repairs may clear the one that this one writes
-        if not value.present():
-            fix = partial(_clear, piece, found.key, hashed)
-            piece.report("expiry-extra", found.key, "the time of a key without a value", fix)
-        elif not is_time:
-            piece.report("expiry-key", found.key, what, partial(_renew_time, piece, spec, encoded))
-        elif not stored.present():
-            fix = partial(_set_entry, piece, entry, hashed)
-            piece.report("expiry-missing", found.key, "a key with a time, but without an entry", fix)
-
-    piece.defer(check)
+    yield None  # the rest after the entries, of which repairs may clear the one that this one writes
+    if not value.present():
+        fix = partial(_clear, piece, found.key, hashed)
+        piece.report("expiry-extra", found.key, "the time of a key without a value", fix)
+    elif not is_time:
+        piece.report("expiry-key", found.key, what, partial(_renew_time, piece, spec, encoded))
+    elif not stored.present():
+        fix = partial(_set_entry, piece, entry, hashed)
+        piece.report("expiry-missing", found.key, "a key with a time, but without an entry", fix)
 
 
 def check_value_expires(piece: Piece, key: Any, encoded: bytes) -> None:

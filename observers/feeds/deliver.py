@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.feeds.groups import GroupEvent, by_user, clear_outdated, is_member
-from cq.feeds.messages import StoredMessage, member_copy, put_messages, quiet, take
+from cq.feeds.messages import StoredMessage, put_messages, quiet, take
 from cq.keys import after
 from cq.keys.feed import ID_BYTES, Range, id_of
 from cq.observers.feeds.round_robin import RoundRobinTask
@@ -70,7 +70,8 @@ class _Copy(NamedTuple):
         id_ = id_of(row.key)
         stored = StoredMessage.from_bytes(row.value)
         sender = None if stored.sender is None else codec.encode(stored.sender)
-        return cls(id_, member_copy(row.value, group, id_), sender, stored.changes)
+        copy = stored._replace(group=codec.decode(group), origin=id_).to_bytes(codec.encode(stored.body))
+        return cls(id_, copy, sender, stored.changes)
 
     def of_member(self, user: bytes) -> bytes:
         """The copy of an encoded member."""

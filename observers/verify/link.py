@@ -33,7 +33,7 @@ from cq.observers.links.state import (
 )
 from cq.observers.links.target import LinkFailed
 from cq.verify.layout import check_stamp
-from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, RowVisitor, readable
+from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, RowVisitor, Steps, readable
 from cq.verify.verification import Verification
 
 _BUCKET_BYTES: Final = 4
@@ -73,7 +73,7 @@ def _of_bucket(parse_value: Callable[[bytes], object]) -> RowVisitor:
 # Queued entries
 
 
-def _check_row(piece: Piece, found: Found) -> bytes | None:
+def _check_row(piece: Piece, found: Found) -> Steps:
     """Check a row of entries: its bucket exists and is notified, it is not of the future, and it is readable."""
     keys = _keys(piece, found)
     sequence = keys.sequence_of_row(found.key)
@@ -83,33 +83,22 @@ def _check_row(piece: Piece, found: Found) -> bytes | None:
     if version > piece.version:
         fix = partial(_keep, piece, keys, bucket, [(sequence, found.value)], FROM_THE_FUTURE)
         piece.report("link-row", found.key, FROM_THE_FUTURE, fix)
-        return None
+        return
     where = keys.notification(bucket)
     what = f"bucket {bucket} has entries but no notification"
     piece.require(where, "link-notification", found.key, what, partial(piece.stamp, where))
-    if is_whole(found.value):
-        _check_entries(piece, bucket, [(sequence, found.value)], found)
-    else:
-        _check_pieces(piece, bucket, sequence, found)
-    return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
-
-
-def _check_pieces(piece: Piece, bucket: int, sequence: bytes, found: Found) -> None:
-    """Check an entry in two pieces, the most that cq writes: with the first, or with the last if it has no first."""
+    # An entry in two pieces, the most that cq writes, is checked with the first, or with the last if it has no first.
     is_first = is_piece(found.value)
     other = sequence_at(sequence, 1 if is_first else -1)
-    stored = piece.snapshot.get(_keys(piece, found).row(bucket, other))
-
-    def check() -> None:
-        value = stored.value
-        pieces = [(sequence, found.value)]
-        if value is not None and not is_whole(value) and is_piece(value) != is_first:
-            if not is_first:
-                return
-            pieces.append((other, value))
-        _check_entries(piece, bucket, pieces, found)
-
-    piece.defer(check)
+    stored = None if is_whole(found.value) else piece.snapshot.get(keys.row(bucket, other))
+    yield keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
+    pieces = [(sequence, found.value)]
+    value = None if stored is None else stored.value
+    if value is not None and not is_whole(value) and is_piece(value) != is_first:
+        if not is_first:
+            return
+        pieces.append((other, value))
+    _check_entries(piece, bucket, pieces, found)
 
 
 def _check_entries(piece: Piece, bucket: int, pieces: list[tuple[bytes, bytes]], found: Found) -> None:
@@ -143,7 +132,7 @@ def _keep_lost(piece: Piece, found: Found) -> None:
 # Entries set aside
 
 
-def _check_aside(piece: Piece, found: Found) -> None:
+def _check_aside(piece: Piece, found: Found) -> Steps:
     """Check a piece of an entry set aside; the whole entry is checked with its first piece."""
     keys = _keys(piece, found)
     parsed = keys.parse_aside(found.key)
@@ -156,16 +145,10 @@ def _check_aside(piece: Piece, found: Found) -> None:
         piece.require(first, "link-aside", found.key, what)
         return
     pieces = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
-
-    def check() -> None:
-        try:
-            content = codec.decode(b"".join(each.value for each in pieces))
-            if not isinstance(content, list) or len(content) != 3:
-                raise CorruptData("it holds no error, key and value")
-        except CorruptData as error:
-            piece.report("link-aside", found.key, f"{error}; {_REBUILD}")
-
-    piece.defer(check)
+    yield None
+    content = codec.decode(b"".join(each.value for each in pieces))
+    if not isinstance(content, list) or len(content) != 3:
+        raise CorruptData(f"it holds no error, key and value; {_REBUILD}")
 
 
 _REBUILD: Final = "`cq link rebuild` sends the current values"

@@ -30,7 +30,7 @@ from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL
 from cq.verify.layout import parse
-from cq.verify.piece import Difference, Found, Piece, RowCheck
+from cq.verify.piece import Difference, Found, Piece, RowCheck, Steps
 from cq.verify.rows import has_missed
 from cq.verify.verification import Verification
 
@@ -119,7 +119,7 @@ class TopChecks:
             case _:
                 raise CorruptData("not a key of a top")
 
-    def _check_entry(self, piece: Piece, found: Found, observer: ObserverConfig) -> None:
+    def _check_entry(self, piece: Piece, found: Found, observer: ObserverConfig) -> Steps:
         """Check that an entry has the place that follows from its key's value."""
         group, rest = split_group(found.rest)
         score = codec.decode(found.value)
@@ -132,19 +132,16 @@ class TopChecks:
         value = piece.snapshot.get(piece.keys.value(encoded))
         where = TopKeys(piece.keys, observer.generation).node(group, place)
         node = piece.snapshot.get(where) if index is not None and index.ranks else None
-
-        def check() -> None:
-            kind, what = "top-extra", ""
-            if value.value is None:
-                what = "an entry of a key that has no value"
-            elif index is not None and not _stands(index, key, value.value, group, place):
-                what = "an entry that its value does not have"
-            elif node is not None and node.value is None:
-                kind, what = "top-rank", "no count for ranks has the entry's score"
-            if what and not has_missed(piece, observer.generation, encoded):
-                piece.report(kind, found.key, what, partial(rebuild, piece, found), key=key)
-
-        piece.defer(check)
+        yield None
+        kind, what = "top-extra", ""
+        if value.value is None:
+            what = "an entry of a key that has no value"
+        elif index is not None and not _stands(index, key, value.value, group, place):
+            what = "an entry that its value does not have"
+        elif node is not None and node.value is None:
+            kind, what = "top-rank", "no count for ranks has the entry's score"
+        if what and not has_missed(piece, observer.generation, encoded):
+            piece.report(kind, found.key, what, partial(rebuild, piece, found), key=key)
 
     # Counts
 
@@ -174,45 +171,39 @@ class TopChecks:
         for large in sorted(self._large):
             yield from _count_slowly(verification, large)
 
-    def _check_count(self, piece: Piece, found: Found, keys: TopKeys) -> None:
+    def _check_count(self, piece: Piece, found: Found, keys: TopKeys) -> Steps:
         """Check the number of a group's entries."""
         group, rest = split_group(found.rest)
         if rest:
             raise CorruptData("the key is not one of a count")
-        self._compare(piece, "top-count", found, keys.entries(group))
+        return self._compare(piece, "top-count", found, keys.entries(group))
 
-    def _check_node(self, piece: Piece, found: Found, keys: TopKeys) -> None:
+    def _check_node(self, piece: Piece, found: Found, keys: TopKeys) -> Steps:
         """Check a count for ranks: the sum of the counts one byte longer, or the number of entries of one score."""
         group, place = split_node(found.rest)
         fix = partial(rebuild, piece, found)
         above = keys.node(group, place[:-1]) if place else keys.count(group)
         piece.require(above, "top-rank", found.key, "a count for ranks that no shorter one has", fix)
         below = piece.snapshot.get_range(*keys.nodes_below(group, place), streaming_mode=WANT_ALL)
+        yield None
+        counts, count = [_number(each.value) for each in below], _number(found.value)
+        if not counts:
+            yield from self._compare(piece, "top-rank", found, keys.entries(group) + place)
+        elif sum(counts) != count:
+            what = f"{count:,} entries counted for ranks, {sum(counts):,} one byte further"
+            piece.report("top-rank", found.key, what, fix)
 
-        def check() -> None:
-            counts, count = [_number(each.value) for each in below], _number(found.value)
-            if not counts:
-                self._compare(piece, "top-rank", found, keys.entries(group) + place)
-            elif sum(counts) != count:
-                what = f"{count:,} entries counted for ranks, {sum(counts):,} one byte further"
-                piece.report("top-rank", found.key, what, fix)
-
-        piece.defer(check)
-
-    def _compare(self, piece: Piece, kind: str, found: Found, prefix: bytes) -> None:
+    def _compare(self, piece: Piece, kind: str, found: Found, prefix: bytes) -> Steps:
         """Compare a count with the entries under a prefix: in this piece, or after the walks if there are many."""
         entries = piece.snapshot.get_range(
             prefix, prefix_end(prefix), limit=_COUNTED + 1, streaming_mode=WANT_ALL
         )
-
-        def check() -> None:
-            there, count = len(entries.to_list()), _number(found.value)
-            if there > _COUNTED:
-                self._large.add(_Large(kind, found.key, prefix))
-            elif there != count:
-                piece.report(kind, found.key, _counted(count, there), partial(rebuild, piece, found))
-
-        piece.defer(check)
+        yield None
+        there, count = len(entries.to_list()), _number(found.value)
+        if there > _COUNTED:
+            self._large.add(_Large(kind, found.key, prefix))
+        elif there != count:
+            piece.report(kind, found.key, _counted(count, there), partial(rebuild, piece, found))
 
     # The index function
 
@@ -310,26 +301,25 @@ def _counted(count: int, there: int) -> str:
     return f"{count:,} entries counted, {there:,} there"
 
 
-def check_cloud(piece: Piece, found: Found) -> None:
+def check_cloud(piece: Piece, found: Found) -> Steps | None:
     """Check a row of the published clouds."""
     name, _, tail = found.rest.partition(b"\x00")
     observer = top_of(piece.config)
     if name != NAME.encode() or observer is None:
-        return
+        return None
     if tail[:1] == b"h":
         group, excess = split_group(tail[1:])
         if excess:
             raise CorruptData("the key is not one of a cloud")
-        _check_head(piece, observer, group, found)
-    elif tail[:1] == b"p":
-        _check_piece(piece, tail[1:], found)
-    elif tail[:1] == b"v":
-        _check_kept(piece, tail[1:], found)
-    else:
-        raise CorruptData("not a key of a cloud")
+        return _check_head(piece, observer, group, found)
+    if tail[:1] == b"p":
+        return _check_piece(piece, tail[1:], found)
+    if tail[:1] == b"v":
+        return _check_kept(piece, tail[1:], found)
+    raise CorruptData("not a key of a cloud")
 
 
-def _check_head(piece: Piece, observer: ObserverConfig, group: str | None, found: Found) -> None:
+def _check_head(piece: Piece, observer: ObserverConfig, group: str | None, found: Found) -> Steps:
     """Check that a cloud can be read, and that it equals its top unless it is marked."""
     keys, top = CloudKeys(piece.keys), TopKeys(piece.keys, observer.generation)
     fix = partial(_publish_again, piece, keys, top, group)
@@ -344,63 +334,53 @@ def _check_head(piece: Piece, observer: ObserverConfig, group: str | None, found
     mark = piece.snapshot.get(top.mark(group))
     prefix = top.entries(group)
     rows = piece.snapshot.get_range(prefix, prefix_end(prefix), limit=observer.settings["n"])
-
-    def check() -> None:
-        data = b"".join(each.value or b"" for each in pieces) if head.pieces else head.data
-        if digest_of(data) != head.digest:
-            piece.report("cloud-unreadable", found.key, "its pieces differ from the published data", fix)
-            return
-        is_current = current.value == codec.encode(observer.generation)
-        # Until the publisher has marked the clouds of earlier generations, these may differ from the top.
-        if not is_current or adopted.value is None or mark.value is not None:
-            return
-        try:
-            digest = digest_of(first_entries(piece.config, rows, len(prefix)))
-        except (CorruptData, ValueError):
-            return  # unreadable entries, which the check of the top reports
-        if digest != head.digest:
-            what = "it differs from the top, and is not marked for publication"
-            piece.report("cloud-different", found.key, what, fix)
-
-    piece.defer(check)
+    yield None
+    published = b"".join(each.value or b"" for each in pieces) if head.pieces else head.data
+    if digest_of(published) != head.digest:
+        piece.report("cloud-unreadable", found.key, "its pieces differ from the published data", fix)
+        return
+    is_current = current.value == codec.encode(observer.generation)
+    # Until the publisher has marked the clouds of earlier generations, these may differ from the top.
+    if not is_current or adopted.value is None or mark.value is not None:
+        return
+    try:
+        digest = digest_of(first_entries(piece.config, rows, len(prefix)))
+    except (CorruptData, ValueError):
+        return  # unreadable entries, which the check of the top reports
+    if digest != head.digest:
+        what = "it differs from the top, and is not marked for publication"
+        piece.report("cloud-different", found.key, what, fix)
 
 
-def _check_piece(piece: Piece, data: bytes, found: Found) -> None:
+def _check_piece(piece: Piece, data: bytes, found: Found) -> Steps:
     """Check that a piece belongs to the published version."""
     group, version, number = split_piece(data)
     stored = piece.snapshot.get(CloudKeys(piece.keys).head(group))
-
-    def check() -> None:
-        try:
-            head = CloudHead.from_bytes(stored.value) if stored.value is not None else None
-        except CorruptData:
-            return
-        if head is None or head.version != version or number >= head.pieces:
-            what = "a piece of a cloud that is not published"
-            piece.report("cloud-piece", found.key, what, partial(piece.tr.clear, found.key))
-
-    piece.defer(check)
+    yield None
+    try:
+        head = CloudHead.from_bytes(stored.value) if stored.value is not None else None
+    except CorruptData:
+        return  # reported with the head
+    if head is None or head.version != version or number >= head.pieces:
+        raise CorruptData("a piece of a cloud that is not published")
 
 
-def _check_kept(piece: Piece, data: bytes, found: Found) -> None:
+def _check_kept(piece: Piece, data: bytes, found: Found) -> Steps:
     """Check that a kept version can be read: at each of its rows, as a row may lack its head."""
     row, keys = split_kept(data), CloudKeys(piece.keys)
     key = partial(keys.kept, row.group, row.time, row.version)
     fix = partial(piece.tr.clear_range, key(0), key(_LAST_NUMBER))
     stored = piece.snapshot.get(key(0))
-
-    def check() -> None:
-        try:
-            if stored.value is None:
-                raise CorruptData("it has no head")
-            head = CloudHead.from_bytes(stored.value)
-            if row.number > head.pieces or (head.created, head.version) != (row.time, row.version):
-                raise CorruptData("a row belongs to another version")
-            head.entries(piece.snapshot, lambda number: key(number + 1))
-        except CorruptData as error:
-            piece.report("cloud-version", found.key, str(error), fix)
-
-    piece.defer(check)
+    yield None
+    try:
+        if stored.value is None:
+            raise CorruptData("it has no head")
+        head = CloudHead.from_bytes(stored.value)
+        if row.number > head.pieces or (head.created, head.version) != (row.time, row.version):
+            raise CorruptData("a row belongs to another version")
+        head.entries(piece.snapshot, lambda number: key(number + 1))
+    except CorruptData as error:
+        piece.report("cloud-version", found.key, str(error), fix)
 
 
 def _publish_again(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | None) -> None:
