@@ -165,13 +165,16 @@ class StoredMessage(NamedTuple):
 
 
 _GONE: Final = StoredMessage(0, None, flags=RECALLED)
+_UNSIGNED: Final = codec.encode(list(StoredMessage(0, None)[2:]))[1:]
+"""The end of a stored message without a sender, made once: most messages are such."""
 
 
 def encode_message(body: Any, sender: Any = None, to: Any = None) -> bytes:
     """Encode a message that is sent now; raises `InvalidData` or `TooLarge`."""
     encoded = encode_body(body)
-    if sender is not None:
-        encode_name("sender", sender)
+    if sender is None:
+        return _HEAD + codec.encode(now()) + encoded + _UNSIGNED
+    encode_name("sender", sender)
     return StoredMessage(now(), None, sender=sender, to=to).to_bytes(encoded)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from cq.errors import CorruptData
@@ -38,25 +37,6 @@ _STEP_BYTES: Final = 1_000_000  # limit of all messages that a step reads
 _WRITTEN_BYTES: Final = 400_000
 
 
-@dataclass(slots=True)
-class _FeedRound:
-    """One round over all names that have work.
-
-    Attributes:
-        place: the key of the note at which the next step begins.
-        at_once: number of names that one transaction serves.
-        notification: value of the notification at the beginning of the round, None if there was none.
-        has_more: whether some of the names served have more work.
-        problem: the error of a skipped name; else empty.
-    """
-
-    place: bytes
-    at_once: int
-    notification: bytes | None = None
-    has_more: bool = False
-    problem: str = ""
-
-
 class RoundRobinTask(Task):
     """A task that serves a bucket of receivers or groups in turn.
 
@@ -79,10 +59,13 @@ class RoundRobinTask(Task):
         self.keys = FeedKeys(config.name)
         self._db = db
         self.notification, (self._begin, self._end) = self.places()
-        self._round: _FeedRound | None = None
+        self._place = self._begin  # where the next step begins
+        self._at_once = self.names_per_step
+        self._has_more = False  # whether a name that this round has served has more work
+        self._skipped = ""  # the error of a name that this round has skipped
+        self.problem = ""  # that of the round before
         self._notes: list[KeyValue] = []  # served by the last step
         self._is_last = False  # whether the last step ended the round
-        self.problem = ""
 
     @abstractmethod
     def places(self) -> tuple[bytes, Range]:
@@ -102,38 +85,47 @@ class RoundRobinTask(Task):
 
         A name with corrupt data is skipped, and tried again after `TROUBLE_SECONDS`.
         """
-        current = self._round or _FeedRound(self._begin, self.names_per_step)
+        is_whole = self._place == self._begin
         try:
-            notification, unfinished, messages = transact(self._db, lambda tr: self._step(tr, current))
+            unfinished, messages = transact(self._db, self._step)
         except CorruptData as error:
-            self._round = current
-            self._skip(current, error)
+            self._skip(str(error))
             return _LATER
         if messages:
             emit(self.event, feed=self.config.name, messages=messages)
-        if current.place == self._begin:
-            current.notification = notification
-        current.has_more |= bool(unfinished)
-        if self._is_last:
-            return self._end_round(current)
-        current.place = after(self._notes[-1].key)
-        self._round = current
-        return _LATER
+        self._has_more |= bool(unfinished)
+        if not self._is_last:
+            self._place = after(self._notes[-1].key)
+            return _LATER
+        has_more, self.problem = self._has_more, self._skipped
+        self._place, self._at_once, self._has_more, self._skipped = (
+            self._begin,
+            self.names_per_step,
+            False,
+            "",
+        )
+        if self.problem and not has_more:
+            return TROUBLE_SECONDS
+        if (
+            has_more or not is_whole
+        ):  # the next round is one step, which finds nothing, and clears the notification
+            return _LATER
+        return CAUGHT_UP if self._notes else DONE
 
-    def _step(self, tr: Transaction, current: _FeedRound) -> tuple[bytes | None, set[bytes], int]:
-        """Serve the next names; returns the notification, and as `serve`."""
+    def _step(self, tr: Transaction) -> tuple[set[bytes], int]:
+        """Serve the next names; returns as `serve`."""
         self._notes, self._is_last = [], True
         # With a conflict: the feed may have been deleted, and made again with other settings.
         config = usable_feed_config(tr, self.config.name)
         if config is None:
-            return None, set(), 0
+            return set(), 0
         self.config = config
         notification = tr.snapshot.get(self.notification)
         notes = tr.snapshot.get_range(
-            current.place, self._end, limit=current.at_once, streaming_mode=WANT_ALL
+            self._place, self._end, limit=self._at_once, streaming_mode=WANT_ALL
         ).to_list()
         number = fitting((len(note.key) for note in notes), _NAMES_BYTES)
-        self._is_last = len(notes) < current.at_once and number >= len(notes)
+        self._is_last = len(notes) < self._at_once and number >= len(notes)
         notes = notes[:number]
         self._notes = notes
         names = [note.key[len(self._begin) :] for note in notes]
@@ -142,35 +134,18 @@ class RoundRobinTask(Task):
             # An append since the read version has changed the note, which then stays.
             if name not in unfinished:
                 tr.compare_and_clear(note.key, note.value)
-        if current.place == self._begin and self._is_last and not unfinished:  # a round in one step
-            self._clear(tr, notification.value)
-        return notification.value, unfinished, messages
+        if self._place == self._begin and self._is_last and not unfinished and notification.present():
+            tr.compare_and_clear(self.notification, notification.value or b"")  # as with the notes
+        return unfinished, messages
 
-    def _skip(self, current: _FeedRound, error: CorruptData) -> None:
+    def _skip(self, problem: str) -> None:
         """Handle corrupt data of a name in the last step: serve one name at a time, and skip the one that fails."""
-        if current.at_once == 1:
-            current.problem = str(error)
-            if current.problem != self.problem:
-                emit("feed_passed_over", feed=self.config.name, reason=current.problem)
-            current.place = after(self._notes[0].key)
-        current.at_once = 1
-
-    def _end_round(self, current: _FeedRound) -> float:
-        """End a round over all names; returns the seconds until the next one."""
-        was_one_step = self._round is None
-        self._round, self.problem = None, current.problem
-        if current.has_more:
-            return _LATER
-        if current.problem:
-            return TROUBLE_SECONDS
-        if not was_one_step:
-            transact(self._db, lambda tr: self._clear(tr, current.notification))
-        return CAUGHT_UP if self._notes else DONE
-
-    def _clear(self, tr: Transaction, notification: bytes | None) -> None:
-        """Clear the notification of the round's beginning: a later append has changed it, and it stays."""
-        if notification is not None:
-            tr.compare_and_clear(self.notification, notification)
+        if self._at_once == 1:
+            self._skipped = problem
+            if problem != self.problem:
+                emit("feed_passed_over", feed=self.config.name, reason=problem)
+            self._place = after(self._notes[0].key)
+        self._at_once = 1
 
 
 class NumberingTask(RoundRobinTask):

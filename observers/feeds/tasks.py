@@ -47,13 +47,7 @@ def read_all(tr: TransactionRead) -> list[FeedStatus]:
 
 def feeds_with_work(tr: TransactionRead) -> list[str]:
     """Return the names of the readable feeds with messages that workers must deliver or number."""
-    found = []
-    for each in readable_feeds(tr):
-        keys = FeedKeys(each.name)
-        ranges = [(of(0)[0], of(BUCKETS - 1)[1]) for of in (keys.all_undelivered, keys.all_unnumbered)]
-        if any(rows.to_list() for rows in [tr.get_range(*bounds, limit=1) for bounds in ranges]):
-            found.append(each.name)
-    return found
+    return [each.config.name for each in read_all(tr) if each.to_number or each.to_deliver]
 
 
 def readable_feeds(tr: TransactionRead) -> list[FeedConfig]:

@@ -14,7 +14,7 @@ from tests.simulation.store import SimTransaction
 feeds = Canaries("feeds")
 
 
-@feeds.patches(seed=25)
+@feeds.patches(seed=51)
 def delivers_without_the_lock() -> Any:
     """Two deliveries to one group do not conflict."""
     return reads_without_conflict(lambda key: key.startswith(b"cq/f/feed/h"))

@@ -15,7 +15,7 @@ from cq.keys import prefix_end
 from cq.keys.feed import BUCKETS, bucket_of, encode_name
 from cq.observers.feeds import deliver, trim
 from cq.observers.feeds.deliver import DeliveryTask
-from cq.observers.feeds.round_robin import TROUBLE_SECONDS, NumberingTask, _FeedRound
+from cq.observers.feeds.round_robin import TROUBLE_SECONDS, NumberingTask
 from cq.observers.feeds.tasks import read_status
 from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.scheduling.task import Task
@@ -127,7 +127,7 @@ def test_a_message_that_comes_while_a_step_commits_is_not_forgotten(db: Any, nam
     task = NumberingTask(db, feed.configure(db, numbers=True), bucket_of(encode_name("", "ann")))
     append(db, feed, "ann", 1)
     tr = db.create_transaction()
-    task._step(tr, _FeedRound(task._begin, task.names_per_step))
+    task._step(tr)
     append(db, feed, "ann", 2)
     tr.commit().wait()
 
