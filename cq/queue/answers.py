@@ -29,11 +29,12 @@ from cq.errors import CorruptData, DecisionFailed, NoAnswer, Withdrawn
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
 from cq.keys.answers import AnswerKeys, group_of, position_of
 from cq.keys.membership import alive_seconds, workers
+from cq.plain_text import message_of
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import renewed
 from cq.queue.requests import decider_of, parse_ticket
 from cq.queue.rows import first_tries
-from cq.store.api import Database, Transaction, TransactionRead, Value, Void
+from cq.store.api import Database, Transaction, TransactionRead, Value, Void, error_code
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 from cq.store.watch import wait_until
@@ -49,6 +50,9 @@ _INLINE_BYTES: Final = 200
 """Larger answers have rows of their own, so that whoever reads another one of the group does not read them."""
 GRACE_SECONDS: Final = 1.0
 """How long a withdrawal waits for a pass before it aborts those under way."""
+
+_WHY_MILLISECONDS: Final = 2_000
+"""How long the reads for the message may take after the timeout of a wait."""
 
 
 class StoredAnswer(NamedTuple):
@@ -178,7 +182,12 @@ def content_of(found: StoredAnswer, name: str, ticket: str) -> Any:
 
 def no_answer(db: Database, name: str, ticket: str) -> NoAnswer:
     """The error for a request without an answer; raises `InvalidConfiguration` without a decider."""
-    why = transact(db, lambda tr: _why_none(tr, name))
+    try:
+        why = transact(db, lambda tr: _why_none(tr, name))
+    except Exception as error:
+        if error_code(error) is None:
+            raise
+        why = f"the store does not answer either: {message_of(error)}"
     return NoAnswer(f"request {ticket} of queue {name!r} has no answer: {why}", ticket)
 
 
@@ -189,6 +198,7 @@ def _read_or_watch(name: str, ticket: bytes, tr: Transaction) -> tuple[StoredAns
 
 def _why_none(tr: Transaction, name: str) -> str:
     """Why a request may have no answer, and what to do."""
+    tr.options.set_timeout(_WHY_MILLISECONDS)
     config, flags = read_config(tr.snapshot, name), read_flags(tr.snapshot, name)
     version = tr.get_read_version().wait()
     if flags.is_paused(runtime.time()):

@@ -238,8 +238,9 @@ class CombineQueue(Generic[K, V]):
             key: as for `ask`.
             request: as for `ask`.
             once: as for `ask`; a repeated call gets the answer of the first one.
-            timeout: how long to wait for the answer, from the call on; None: no limit. While the store does not answer,
-                the call can take the timeout of a transaction longer: on a database of `cq.open`, 30 seconds.
+            timeout: how long to wait for the answer, from the call on; None: no limit. If the store does not answer
+                when the request is queued or the wait begins, the call takes up to the timeout of a transaction
+                longer: on a database of `cq.open`, 30 seconds.
             withdraw: whether to withdraw the request if it has no answer after the timeout; this can take a second
                 more. Default: it stays queued, and the ticket in the error reads a later answer.
 

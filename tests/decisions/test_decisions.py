@@ -27,10 +27,12 @@ from cq.keys.answers import TICKET_BYTES, AnswerKeys, group_of
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.passes.view import MAX_MARKS
+from cq.queue import answers
 from cq.queue.operation_ids import Trim
 from cq.queue.requests import operation_of
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.api import NOT_COMMITTED, error_code
+from cq.store.embedded import FDBError
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.queue import verify
 from tests.kit.faults import FaultyDatabase
@@ -314,6 +316,18 @@ def test_without_a_worker_the_error_says_so_and_the_request_stays(db: Any, name:
         stock.ask_now(db, "a", 1, timeout=0.01)
     drain(db, name, app=app)
     assert stock.answer(db, failed.value.ticket, 0) == "sold"
+
+
+def test_a_wait_ends_also_if_the_store_fails_by_then(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed_out(tr: Any, name: str) -> None:
+        raise FDBError(1031)
+
+    _, stock = shop(db, name)
+    monkeypatch.setattr(answers, "read_flags", timed_out)
+    with pytest.raises(NoAnswer, match="has no answer: the store does not answer either"):
+        stock.ask_now(db, "a", 1, timeout=0.01)
 
 
 def test_a_purged_request_and_one_of_another_queue_have_no_answer(db: Any, name: str) -> None:
