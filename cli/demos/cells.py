@@ -20,7 +20,6 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import cq
-from cq import runtime
 from cq.cells import Cells, Router, Rule, UserData, entries, map_old_ids, search
 from cq.cells.records import HERE, Fence
 from cq.cells.router import WebAnswer, WebRequest
