@@ -100,6 +100,32 @@ def test_only_what_was_read_conflicts(db: Database) -> None:
             assert commit_code(tr) == 1020
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "reverse", "row", "changed"),
+    [
+        (KeySelector.first_greater_or_equal(b"a") + 1, b"z", True, b"c", b"a"),
+        (b"a", KeySelector.last_less_than(b"c"), False, b"a", b"b"),
+    ],
+)
+def test_a_limited_range_conflicts_with_keys_that_its_selectors_count(
+    db: Database,
+    begin: KeySelector | bytes,
+    end: KeySelector | bytes,
+    reverse: bool,
+    row: bytes,
+    changed: bytes,
+) -> None:
+    """Without the changed key, the selector beyond the only row is another one, and the row is not in the range."""
+    for key in {b"a", b"c", changed}:
+        db[key] = b"1"
+    tr = db.create_transaction()
+    assert [found.key for found in tr.get_range(begin, end, limit=1, reverse=reverse)] == [row]
+    tr[b"other"] = b"1"
+    del db[changed]
+
+    assert commit_code(tr) == 1020
+
+
 def test_a_large_range_does_not_fill_the_memory(db: Database) -> None:
     for part in range(8):
         db.transact(lambda tr, part=part: [tr.set(b"%d/%04d" % (part, i), bytes(9000)) for i in range(500)])  # type: ignore[misc]
