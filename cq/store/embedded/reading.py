@@ -118,7 +118,8 @@ class ReadYourWrites:
             return None
         writes = self.writes
         if writes is None:
-            return self._snapshot().nth_key(begin, end, index, reverse)
+            rows, _ = self._snapshot().rows(begin, end, index + 1, _UNLIMITED, reverse)
+            return rows[index][0] if len(rows) > index else None
         for seen in self._pieces(writes, begin, end, index + 1, _PIECE_BYTES, reverse):
             for key, value in seen[index:]:
                 if value is not None:

@@ -39,8 +39,6 @@ _GET = "SELECT v FROM kv WHERE k = ?"
 _GLANCE = "SELECT (SELECT max(version) FROM commits), (SELECT v FROM kv WHERE k = ?)"
 _FORWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
-_FORWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT 1 OFFSET ?"
-_BACKWARD_KEY = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT 1 OFFSET ?"
 _TOTAL = "SELECT coalesce(sum(length(k) + length(v)), 0) FROM kv WHERE k >= ? AND k < ?"
 _ROW_SIZES = "SELECT k, length(k) + length(v) FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _SIZES_AT_ONCE = 10_000
@@ -123,11 +121,6 @@ class Snapshot:
             return rows, not more and len(rows) < limit
 
         return self._read(read)
-
-    def nth_key(self, begin: bytes, end: bytes, index: int, reverse: bool) -> bytes | None:
-        """The key at `index` in [begin, end), counted from one end; None if there are fewer keys."""
-        rows = self.query(_BACKWARD_KEY if reverse else _FORWARD_KEY, (begin, end, index))
-        return rows[0][0] if rows else None
 
     def query(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
         """All result rows of a query."""
