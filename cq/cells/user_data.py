@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from cq.encoding import codec
-from cq.errors import CorruptData, InvalidData
+from cq.errors import InvalidData
 from cq.keys import cell as cellkeys
 from cq.store.api import Transaction
 
@@ -47,7 +47,8 @@ class UserData:
     def last_id(self) -> int:
         """Return the latest id of the user; 0 before the first."""
         stored = self.tr.get(cellkeys.latest_id(self._encoded)).value
-        return 0 if stored is None else _number(stored)
+        number: int = 0 if stored is None else codec.decode(stored)
+        return number
 
     def map_id(self, old: Any, new: Any) -> None:
         """Store the new id of an old one, for example of a former system.
@@ -95,10 +96,3 @@ class UserData:
         name = cellkeys.entry_name(index, text)
         self.tr.clear(cellkeys.own_entry(self._encoded, name))
         self.tr.clear(cellkeys.listed_entry(name, self._encoded))
-
-
-def _number(stored: bytes) -> int:
-    number = codec.decode(stored)
-    if type(number) is not int:
-        raise CorruptData(f"the latest id of a user is not one that cq wrote: {stored[:40]!r}")
-    return number

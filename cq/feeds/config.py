@@ -50,12 +50,6 @@ class FeedConfig:
 
     def checked(self) -> FeedConfig:
         """Return the configuration; raises `InvalidConfiguration` if its settings are invalid."""
-        if self.keep_seconds is not None and not (
-            type(self.keep_seconds) in (int, float) and 0 < self.keep_seconds < _MOST
-        ):
-            raise InvalidConfiguration(
-                f"expected to keep messages for a number of seconds, got: {codec.brief(self.keep_seconds)}"
-            )
         if self.keep_last is not None and not (type(self.keep_last) is int and 0 < self.keep_last < _MOST):
             raise InvalidConfiguration(
                 f"expected a number of messages to keep, got: {codec.brief(self.keep_last)}"
@@ -76,7 +70,7 @@ class FeedConfig:
         """Decode a stored configuration; raises `CorruptData`."""
         what = f"the configuration of feed {name!r}"
         types = (int, bool, float | int | None, int | None, bool)
-        format_, *settings = codec.decode_list(data, types, what, optional=1)
+        format_, *settings = codec.decode_list(data, types, what)
         if format_ != _FORMAT:
             # A version that cannot know all settings must not append or remove messages.
             raise CorruptData(f"{what} is of another version of cq: upgrade cq")

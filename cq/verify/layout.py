@@ -37,7 +37,7 @@ def part_of(rest: bytes, parts: Container[str]) -> tuple[str, bytes]:
     (('flags', b''), ('l', b'file'))
     """
     name = rest.decode("latin-1")
-    for part in (name, name[:2], name[:1]):
+    for part in (name, name[:1]):
         if part in parts:
             return part, rest[len(part) :]
     return UNKNOWN, rest

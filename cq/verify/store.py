@@ -7,9 +7,8 @@ from functools import partial
 from typing import Final
 
 from cq import keys
-from cq.config.queue import QueueConfig
 from cq.config.store_id import STORE_ID_BYTES
-from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
+from cq.errors import InvalidConfiguration
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.cell import CELLS
 from cq.keys.feed import is_of_feeds
@@ -88,21 +87,12 @@ def _check_name(piece: Piece, first: bytes) -> bytes:
         what = "below the keys of all queues, but without a valid name of a queue"
         piece.report("unknown-key", first, what)
         return after(first)
-    stored = piece.snapshot.get(queue.config).value
-    if stored is None:
+    if not piece.snapshot.get(queue.config).present():
         _check_orphans(piece, name, queue.prefix)
     elif not piece.snapshot.get(keys.queue_entry(name)).present():
-        fix = partial(_list, piece, name) if _is_readable(name, stored) else None
-        piece.report("listing", keys.queue_entry(name), f"queue {name!r} is configured but not listed", fix)
+        what = f"queue {name!r} is configured but not listed"
+        piece.report("listing", keys.queue_entry(name), what, partial(_list, piece, name))
     return prefix_end(queue.prefix)
-
-
-def _is_readable(name: str, stored: bytes) -> bool:
-    try:
-        QueueConfig.from_bytes(name, stored)
-    except (CorruptData, CodeMismatch):
-        return False
-    return True
 
 
 def _list(piece: Piece, name: str) -> None:
