@@ -44,7 +44,7 @@ def part_of(rest: bytes, parts: Container[str]) -> tuple[str, bytes]:
 
 
 def parse(form: str, rest: bytes) -> list[Any]:
-    """Return the fields of the rest of a key.
+    r"""Return the fields of the rest of a key.
 
     A number after the name of a field is its length; the last field may be without one, and has at least one byte.
     `length2` precedes a field of that length, which is empty only if its name ends in a question mark. Fields of 4 and
