@@ -61,18 +61,12 @@ class BenchRun:
         self._export = options.export and _one_of("--export", REPORTING, options.export)
         self._periods = [level.period for level in RollUp.parse(options.rollup or "none").levels]
         self._requested = self._rivals_to_try()
-        self._check_measured()
+        self._check_buckets()
 
-    def _check_measured(self) -> None:
-        """Raise `CannotMeasure` unless there is something to measure, and every worker would have a bucket."""
-        options = self._options
-        others = options.single_adds or options.decide or self._export == "postgresql"
-        if not (self._sizes or self._live_sizes or self._growing or others):
-            raise CannotMeasure(
-                "nothing to measure: give --per-transaction, --live, --grow, --single-adds or --decide"
-            )
+    def _check_buckets(self) -> None:
+        """Raise `CannotMeasure` unless every worker would have a bucket."""
         most = max(plan.workers for plan in self._plans)
-        if most > max(1, options.buckets or 0):
+        if most > max(1, self._options.buckets or 0):
             raise CannotMeasure(
                 f"expected a bucket for each of {most} workers, which divide the buckets among themselves: "
                 f"give --buckets {most}, or more"

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import cq
 from cq.cells import Cells, Router, Rule, UserData, entries, map_old_ids, search
@@ -79,12 +79,7 @@ OldIds = dict[int, tuple[str, str]]
 _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
 """The environment variable with the URL of the store that receives the counts of the cells."""
 _PAGE: Final = 100  # entries of a page
-_RULES: Final = (
-    Rule("/u/{user}"),
-    Rule("/search", query="user"),
-    Rule("/save", form="user"),
-    Rule("/note/{old}", to="/u/{user}/note/{number}", type=int),
-)
+_RULES: Final = (Rule("/u/{user}"), Rule("/note/{old}", to="/u/{user}/note/{number}", type=int))
 _NOBODY: Final = WebAnswer(404, "There is no such user.")
 
 
@@ -421,6 +416,10 @@ def _check_cells(cells: Cells, users: Collection[str]) -> dict[str, int]:
     return {each.name: each.users for each in cells.cells()}
 
 
+def _page(user: str) -> WebRequest:
+    return WebRequest("", f"/u/{user}", "", b"", "")
+
+
 def check_router(cells: Cells, router: Router, old_ids: OldIds) -> int:
     """Compare a router's answers with the directory; returns the number of redirected users."""
     redirected = 0
@@ -433,20 +432,10 @@ def check_router(cells: Cells, router: Router, old_ids: OldIds) -> int:
     for each in cells.cells():
         for user in cells.directory.users_in(each.name):
             webs[user] = each.web
-            for request, path in _pages(user):
-                follow(request, None if each.name == router.here else WebAnswer(307, each.web + path))
-            redirected += each.name != router.here
+            is_here = each.name == router.here
+            follow(_page(user), None if is_here else WebAnswer(307, f"{each.web}/u/{quote(user)}"))
+            redirected += not is_here
     for old, (user, text) in old_ids.items():
         page = WebAnswer(307, f"{webs[user]}/u/{quote(user)}/note/{text}") if user in webs else _NOBODY
         follow(WebRequest("", f"/note/{old}", "", b"", ""), page)
     return redirected
-
-
-def _pages(user: str) -> list[tuple[WebRequest, str]]:
-    """Requests with the user in the path, the query and a form, and the paths that they are redirected to."""
-    field = urlencode({"user": user})
-    return [
-        (WebRequest("", f"/u/{user}", "", b"", ""), f"/u/{quote(user)}"),
-        (WebRequest("", "/search", field, b"", ""), f"/search?{field}"),
-        (WebRequest("", "/save", "", field.encode(), ""), "/save"),
-    ]

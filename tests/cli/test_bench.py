@@ -175,14 +175,11 @@ def test_wrong_values_are_refused_with_what_is_expected(here: Here, option: str,
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--per-transaction", "none", "--export", "sqlite"), "nothing to measure"),
         (("--workers", "1,4"), "give --buckets 4"),
         (("--workers", "4", "--buckets", "3"), "give --buckets 4"),
     ],
 )
-def test_options_that_measure_nothing_or_leave_workers_idle_are_refused(
-    here: Here, options: tuple[str, ...], why: str
-) -> None:
+def test_options_that_leave_workers_idle_are_refused(here: Here, options: tuple[str, ...], why: str) -> None:
     ended = here("bench", *options, "--against", "none", *LITTLE)
 
     assert (ended.status, ended.out) == (2, "")

@@ -17,7 +17,7 @@ import pytest
 import cq
 from cq import deciders, testing
 from cq.cli.demos import stock, tags
-from cq.cli.demos.chat import FEED, Action, MessageRecount, Sight, act, inbox_of
+from cq.cli.demos.chat import FEED, Action, MessageRecount, act, inbox_of
 from cq.cli.demos.harness import DemoCrew, DemoDiffers, DemoFailed, DemoRun, Steps, published, workers
 from cq.cli.demos.stock import Purchase, check_bounds, counted, make_queues, recount, run_buyer
 from cq.cli.demos.tags import TagEvent
@@ -218,16 +218,6 @@ def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
         inbox = list(inbox_of(db, user))
         recount.compare(user, inbox)
         assert len(inbox) == number
-
-
-def test_a_terminal_with_an_old_text_is_told(db: Any, feed: Feed) -> None:
-    recount = MessageRecount(db)
-    inbox = list(inbox_of(db, "user 1"))
-    sights = [Sight(each.id, 0.0, each.changes or each.origin or each.id, each.body) for each in inbox]
-    recount.compare_texts("user 1", "phone", inbox, sights)
-    former = [each._replace(body=["sender", 1]) if each.body else each for each in sights]
-    with pytest.raises(DemoFailed, match="an old text of message 1 of sender"):
-        recount.compare_texts("user 1", "phone", inbox, former)
 
 
 def test_a_difference_is_told(db: Any, feed: Feed) -> None:

@@ -22,8 +22,9 @@ from cq.cli.bench.measures.measured_system import (
     TimedWork,
     measure,
 )
+from cq.cli.bench.systems.backends import require
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import BenchWorkload, CannotMeasure, Plan
+from cq.cli.bench.systems.system import BenchWorkload, Plan
 from cq.intake.emitter import Emitter
 
 MANY: Final = 32
@@ -57,9 +58,9 @@ def measure_callers(
     Args:
         make: returns a queue with a new name.
 
-    Raises the errors of `measure`, and as `require_aio`.
+    Raises the errors of `measure`, and `Unavailable` without greenlet.
     """
-    require_aio()
+    require("greenlet", "aio")
     results = []
     for kind in _KINDS:
         found = measure(
@@ -72,14 +73,6 @@ def measure_callers(
         committed = {"committed": found["add"], "committed_repetitions": found["add_repetitions"]}
         results.append({"system": kind.name, "store": found["store"], "callers": kind.number, **committed})
     return results
-
-
-def require_aio() -> None:
-    """Raise `CannotMeasure` without greenlet."""
-    try:
-        import cq.aio  # noqa: F401 - in the adding processes, too
-    except ImportError as error:
-        raise CannotMeasure(str(error)) from error
 
 
 class NowAdder(Adder):

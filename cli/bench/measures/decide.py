@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from cq.cli.bench.measures.callers import AsyncAdd, Callers, TaskAdder, require_aio
+from cq.cli.bench.measures.callers import AsyncAdd, Callers, TaskAdder
 from cq.cli.bench.measures.live import work
 from cq.cli.bench.measures.measured_system import (
     Adder,
@@ -25,8 +25,9 @@ from cq.cli.bench.measures.measured_system import (
     measuring,
     times_ms,
 )
+from cq.cli.bench.systems.backends import require
 from cq.cli.bench.systems.cq_queue import ANSWER_SECONDS, DecidingQueue, QueueSystem
-from cq.cli.bench.systems.system import OWN, BenchWorkload, CannotMeasure, Plan, System, requests
+from cq.cli.bench.systems.system import OWN, BenchWorkload, Plan, System, Unavailable, requests
 
 BULK: Final = 1_000
 """Requests in a transaction that asks many."""
@@ -80,8 +81,8 @@ def _callers() -> list[Callers]:
     """Who calls `ask_now`: threads, and tasks if greenlet is installed."""
     by_threads = Callers(OWN, Adder, _THREADS)
     try:
-        require_aio()
-    except CannotMeasure:
+        require("greenlet", "aio")
+    except Unavailable:
         return [by_threads]
     return [by_threads, Callers("cq.aio", partial(TaskAdder, by=_asking), _TASKS)]
 
