@@ -56,8 +56,6 @@ PANELS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """{title in `cq --help`: {command or group: (its module, its summary)}}."""
 _MODULES: Final = {name: module for panel in PANELS.values() for name, (module, _) in panel.items()}
-_FORMER: Final = {"dead": "aside", "config": "settings"}
-"""{former name: command}, for scripts; no list has them."""
 
 
 class LateCommands(Mapping[str, Any]):
@@ -72,7 +70,6 @@ class LateCommands(Mapping[str, Any]):
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        name = _FORMER.get(name, name)
         if name not in self._loaded:
             self._load(_MODULES[name])
         return self._loaded[name]

@@ -108,24 +108,6 @@ def test_on_a_terminal_the_help_has_colours_and_examples_in_whole_lines(cli: Cli
     ]
 
 
-@pytest.mark.parametrize(
-    ("former", "name"),
-    [
-        ("dead list words", "aside list words"),
-        ("dead drop words --yes", "aside drop words --yes"),
-        ("config", "settings"),
-    ],
-)
-def test_a_former_name_runs_the_same_command_and_is_not_shown(here: Here, former: str, name: str) -> None:
-    here("configure", "words", "--combiner", "sum")
-
-    ended = here(*former.split(), "--json")
-
-    assert ended == here(*name.split(), "--json")
-    assert ended.status == 0
-    assert f"  {former.split()[0]} " not in here("--help").out
-
-
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_option_and_argument_is_explained(path: tuple[str, ...]) -> None:
     silent = [parameter.name for parameter in COMMANDS[path].params if not parameter.help]

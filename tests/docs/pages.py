@@ -53,6 +53,8 @@ class Page(NamedTuple):
     """Python that makes the situation that a command is for."""
     has_worker: bool = False
     """Whether the page asks for a worker in another terminal."""
+    has_sketches: bool = False
+    """Whether some of its commands need the extra `sketches`."""
 
 
 class Reader:

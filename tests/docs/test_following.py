@@ -14,6 +14,7 @@ from tests.cli.commands import parse
 from tests.conftest import cluster_url
 from tests.docs.pages import DOCS, ROOT, Page, Reader, blocks
 from tests.kit.processes import StartedProcesses, ended, wait_for_line
+from tests.kit.sketches import needs_sketches
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
@@ -46,13 +47,13 @@ FOLLOWED = [
     Page("connect/webhooks.md"),
     Page("count/application.md"),
     Page("count/add.md"),
-    Page("count/combiners.md"),
+    Page("count/combiners.md", has_sketches=True),
     Page("count/decide.md"),
     Page("count/emitter.md"),
     Page("count/frameworks.md"),
     Page("count/observers.md"),
     Page("count/testing.md"),
-    Page("count/time.md"),
+    Page("count/time.md", has_sketches=True),
     Page("count/tops.md"),
     Page("systems/feeds.md"),
     Page("systems/tags.md"),
@@ -111,7 +112,10 @@ def running_worker(reader: Reader) -> Iterator[None]:
         ended(worker)
 
 
-@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.path)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.path, marks=[needs_sketches] * page.has_sketches) for page in FOLLOWED],
+)
 def test_a_page_is_followed_in_an_empty_folder(reader: Reader, page: Page) -> None:
     with ExitStack() as stack:
         if page.has_worker:
