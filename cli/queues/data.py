@@ -8,7 +8,6 @@ import secrets
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -29,11 +28,9 @@ from cq.cli.shared.options import (
 )
 from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.processes import stop_on_signals
-from cq.cli.shared.rows import AppRowsOptions, DamagedSketches, print_rows, print_values, reading_combiner
+from cq.cli.shared.rows import AppRowsOptions, print_rows, print_values
 from cq.config.queue import QueueConfig, read_config
-from cq.config.rollup import LevelPart
 from cq.deciders.built_in import with_time
-from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, parse_word, split_word, to_json, value_from_word
 from cq.errors import InvalidData
 from cq.intake.access_log import AccessLogFormat
@@ -239,22 +236,20 @@ def get(
 
     The exit status is 3 if a key has no value. With --json the lines are `{"key": ..., "value": ...}`. A queue with a
     combiner of your own needs --app for --pending, and for a window whose slices are merged. The values of a window's
-    keys, such as those of `hits.window`, are their totals now, even if no worker runs. A damaged sketch is printed as
-    no value; then a line names its key, and the exit status is 1.
+    keys, such as those of `hits.window`, are their totals now, even if no worker runs.
     """
     app, db = options.load_app(), options.read_store()
 
-    def read(tr: Any) -> tuple[QueueConfig, list[tuple[Any, Any]]]:
+    def read(tr: Any) -> list[tuple[Any, Any]]:
         config = read_config(tr.snapshot, queue)
         combines = pending or config.lists_keys
-        handle = reader_of(config, reading_combiner(app if combines else None, config))
+        handle = reader_of(config, app.combiner(config) if app and combines else None)
         wanted = [key_from_word(config.key, word) for word in keys]
         if pending:
-            return config, [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
-        return config, list(handle.get_many(tr.snapshot, wanted).items())
+            return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
+        return list(handle.get_many(tr.snapshot, wanted).items())
 
-    config, found = db.transact(read)
-    print_values(found, _values_in(config), json=options.json)
+    print_values(db.transact(read), json=options.json)
 
 
 @commands.command(
@@ -275,30 +270,13 @@ def items(
     """Print all keys and their values, one line per key.
 
     The order has no meaning. With --json the lines are `{"key": ..., "value": ...}`. With --format csv or parquet the
-    columns are key and value; a key of several parts has the columns key_1, key_2 and so on. A damaged sketch has empty
-    cells there. All other rows are printed; then a line names the keys of damaged sketches, and the exit status is 1.
-    A window whose slices are merged needs --app for a combiner of your own.
+    columns are key and value; a key of several parts has the columns key_1, key_2 and so on. A window whose
+    slices are merged needs --app for a combiner of your own.
     """
     target, app, db = options.target(), options.load_app(), options.read_store()
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
-    handle = cq.CombineQueue(queue, combiner=reading_combiner(app if config.lists_keys else None, config))
-    rows, damaged = queue_rows(db, handle, limit), DamagedSketches()
-    if config.value.sketch is not None:
-        rows = rows._replace(pages=_without_damaged(rows.pages, damaged))
-    print_rows(rows, target)
-    damaged.refuse(_values_in(config))
-
-
-def _without_damaged(pages: Iterable[Sequence[Row]], damaged: DamagedSketches) -> Iterator[Sequence[Row]]:
-    """The pages with None instead of damaged sketches."""
-    for page in pages:
-        yield [(key, damaged.sound(key, value)) for key, value in page]
-
-
-def _values_in(config: QueueConfig) -> str:
-    """The name of the queue with the printed values: for a window that reads merge, the one with its slices."""
-    level = config.level_of
-    return LevelPart.SLICES.queue_of(level.queue) if config.lists_keys and level else config.name
+    handle = cq.CombineQueue(queue, combiner=app.combiner(config) if app and config.lists_keys else None)
+    print_rows(queue_rows(db, handle, limit), target)
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> LoadedLines:

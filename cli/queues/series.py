@@ -16,7 +16,7 @@ from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, sparkline
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, Queue, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, make_console, note, print_table, say
-from cq.cli.shared.rows import AppRowsOptions, DamagedSketches, print_rows, print_values, reading_combiner
+from cq.cli.shared.rows import AppRowsOptions, print_rows, print_values
 from cq.config.queue import QueueConfig, read_config
 from cq.durations import duration
 from cq.encoding.codec import ValueType
@@ -24,7 +24,6 @@ from cq.encoding.columns import Field
 from cq.encoding.json_values import key_from_word, value_from_word
 from cq.encoding.sketches.sketch import ItemCount
 from cq.errors import InvalidData
-from cq.queue.slots import plan_slots
 from cq.tables.rows import TableRows
 
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
@@ -42,7 +41,7 @@ def series_chart(config: QueueConfig, last: str, found: Mapping[Any, Sequence[tu
     """The chart as SVG; a slot without a value is a gap.
 
     Raises `typer.BadParameter` for more lines than a chart has, and `InvalidData` for values that are no numbers from 0
-    on, and for damaged sketches.
+    on.
     """
     parts = _PARTS.get(config.value.name, [""])
     if len(found) * len(parts) > MAX_LINES:
@@ -97,23 +96,17 @@ def series(
     For a queue with a roll-up, see `cq configure --rollup`. Slots begin at whole minutes, hours or days in UTC; the
     first and the last one may have parts outside of the span. With --json the lines are `{"key": ..., "start": ...,
     "value": ...}`, or with --merged `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for
-    slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value. A slot with a
-    damaged sketch is printed without a value; then a line names its key, and the exit status is 1.
+    slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value.
     """
     of_slots = options.fill is not None or options.format_name or options.output or options.chart
     if options.merged and of_slots:
         raise typer.BadParameter("give either --merged or --fill, --format, --output and --chart")
     target = options.target()
     app, db = options.load_app(), options.read_store()
-    config, level, read_values = db.transact(lambda tr: _read(tr, options, app, queue, keys))
+    config, found = db.transact(lambda tr: _read(tr, options, app, queue, keys))
     if options.merged:
-        print_values(read_values.items(), level, json=options.json)
+        print_values(found.items(), json=options.json)
         return
-    damaged = DamagedSketches()
-    found = {
-        key: [(start, damaged.sound(key, value)) for start, value in slots]
-        for key, slots in read_values.items()
-    }
     if options.chart is not None:
         drawn = series_chart(config, options.last, found)  # raises its errors before the first line of output
         options.chart.write_text(drawn, encoding="utf-8")
@@ -125,25 +118,19 @@ def series(
         fields = [Field("key", config.key), start, Field("value", config.value)]
         rows = [(key, _moment(at), value) for key, slots in found.items() for at, value in slots]
         print_rows(TableRows(fields, [rows]), target)
-    damaged.refuse(level)
 
 
 def _read(
     tr: Any, options: SeriesOptions, app: App | None, queue: str, keys: Sequence[str]
-) -> tuple[QueueConfig, str, dict[Any, Any]]:
-    """The queue, the level with the slots, and {key: its slots, or with --merged its value}."""
+) -> tuple[QueueConfig, dict[Any, Any]]:
+    """The queue, and {key: its slots, or with --merged its value}."""
     config, last, by = read_config(tr.snapshot, queue), options.last, options.by
-    handle = cq.CombineQueue(queue, combiner=reading_combiner(app, config))
+    handle = cq.CombineQueue(queue, combiner=app.combiner(config) if app else None)
     wanted = list(dict.fromkeys(key_from_word(config.key, word) for word in keys))
-    level = plan_slots(config, last, by, None, len(wanted)).queue
     if options.merged:
-        return (
-            config,
-            level,
-            {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted},
-        )
+        return config, {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted}
     fill = _default_fill(config) if options.fill is None else value_from_word(config.value, options.fill)
-    return config, level, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=fill)
+    return config, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=fill)
 
 
 def _default_fill(config: QueueConfig) -> Any:

@@ -18,16 +18,13 @@ import cq
 from cq.cli.web.reads import look_up
 from cq.cli.web.text import shown
 from cq.combiners import BUILT_IN
-from cq.encoding import codec
 from cq.encoding.json_values import update_to_json
 from cq.encoding.sketches import Distinct
-from cq.keys import QueueKeys
 from cq.store.transact import transact
 from cq.tables import to_arrow
 from cq.testing import drain
 from cq.windows import Window
 from tests.cli.conftest import BOTH_STORES, Here
-from tests.kit.queues import add, put, stored
 from tests.kit.sketches import needs_sketches
 
 pytestmark = needs_sketches
@@ -152,87 +149,6 @@ def test_without_the_package_commands_say_what_to_install(
         assert (status, out) == (2, "")
         assert error.startswith("cq: sketches need the package datasketches: run `pip install ")
         assert error.count("\n") == 1
-
-
-def damage(db: Any, *names: str) -> None:
-    """Cut the sketches of the key `home` in these queues."""
-    for name in names:
-        for key, value in stored(db, QueueKeys(name).values()):
-            if b"home" in key:
-                put(db, {key: codec.encode(Distinct(codec.decode(value).data[:-1]))})
-
-
-@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", None])
-def test_a_damaged_sketch_is_named_after_all_other_rows(here: Here, db: Any, form: str | None) -> None:
-    cq.configure(db, "visitors", combiner="distinct", buckets=1)
-    add(db, "visitors", {"home": ["ann", "bob"], "help": "ann"})
-    drain(db)
-    damage(db, "visitors")
-    path = Path(f"visitors.{form}")
-
-    ended = here("items", "visitors", *(["--format", form, "--output", str(path)] if form else []))
-
-    assert ended.status == 1
-    assert ended.err.splitlines()[-1] == (
-        "cq: queue 'visitors' has damaged sketches, whose rows are printed without a value, of the keys 'home': "
-        "see `cq verify visitors`"
-    )
-    found = path.read_text() if form in ("csv", "jsonl") else ended.out
-    if form == "parquet":
-        rows = {row["key"]: row["value_estimate"] for row in parquet.read_table(path).to_pylist()}
-        assert rows == {"home": None, "help": 1}
-    elif form == "csv":
-        assert sorted(found.splitlines()[1:]) == ["help,1,1,1", "home,,,"]
-    else:
-        (line,) = [each for each in found.splitlines() if "home" in each]
-        assert line == ("home\t-" if form is None else '{"key": "home", "value": null}')
-        assert '"estimate": 1' in found
-
-
-def test_a_series_with_a_damaged_sketch_has_all_other_periods(here: Here, db: Any) -> None:
-    cq.configure(db, "visitors", combiner="distinct", rollup="1m:2h,1h:2d", buckets=1)
-    add(db, "visitors", {"home": ["ann", "bob"], "help": "ann"})
-    drain(db)
-    damage(db, "visitors", "visitors.1m")
-
-    def message(level: str) -> str:
-        return (
-            f"cq: queue '{level}' has damaged sketches, whose rows are printed without a value, of the keys 'home': "
-            f"see `cq verify {level}`"
-        )
-
-    for pending in ([], ["--pending"]):
-        ended = here("get", "visitors", "home", "help", "--json", *pending)
-        assert (ended.status, ended.err) == (1, message("visitors") + "\n")
-        found = {row["key"]: row["value"] for row in ended.rows()}
-        assert (found["home"], found["help"]["estimate"]) == (None, 1)
-    for by in ("1m", "2m"):  # one period, and several that are combined
-        words = ("series", "visitors", "home", "help", "--last", "30m", "--by", by)
-        ended = here(*words, "--json", "--chart", "visitors.svg")
-        assert (ended.status, ended.err.splitlines()[-1]) == (1, message("visitors.1m"))
-        assert [row["key"] for row in ended.rows() if row["value"] is None] == ["home"]
-        assert sum(row["value"]["estimate"] for row in ended.rows() if row["value"]) == 1
-        assert Path("visitors.svg").exists()
-        lines = here(*words, "--format", "csv").out.splitlines()
-        assert [line.split(",")[2:] for line in lines if line.endswith(",")] == [["", "", ""]]
-    ended = here("series", "visitors", "home", "help", "--last", "30m", "--merged")
-    assert (ended.status, ended.err) == (1, message("visitors.1m") + "\n")
-    assert ended.out == 'home\t-\nhelp\t{"estimate": 1, "lower": 1, "upper": 1}\n'
-
-
-def test_a_window_with_a_damaged_slice_has_all_other_totals(here: Here, db: Any) -> None:
-    cq.configure(db, "visitors", combiner="distinct", window=(3600, 60), buckets=1)
-    add(db, "visitors", {"home": "ann", "help": "ann"})
-    drain(db)
-    damage(db, "visitors.slices")
-
-    for words in (("get", "visitors.window", "home", "help"), ("items", "visitors.window")):
-        ended = here(*words)
-        assert (ended.status, sorted(ended.out.splitlines())) == (
-            1,
-            ['help\t{"estimate": 1, "lower": 1, "upper": 1}', "home\t-"],
-        )
-        assert "see `cq verify visitors.slices`" in ended.err
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
