@@ -148,18 +148,15 @@ def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) ->
         say(NO_QUEUE)
         return
     together = _TOGETHER if console.is_terminal and console.width < _WIDE else 1
-    table = FittedTable(_COLUMNS, _rows(history, together, console.options.ascii_only), right=["past hour"])
+    table = FittedTable(_COLUMNS, _rows(history, together), right=["past hour"])
     print_rich(table, *hidden_levels(found, shown))
 
 
-def _rows(
-    found: Mapping[str, Sequence[HistoryMinute]], together: int, is_ascii: bool
-) -> Iterator[tuple[str, str, str, str]]:
+def _rows(found: Mapping[str, Sequence[HistoryMinute]], together: int) -> Iterator[tuple[str, str, str, str]]:
     """The rows of the table, with a block for so many minutes together."""
 
     def chart(numbers: Sequence[float], merged: Callable[[Sequence[float]], float]) -> str:
-        blocks = [merged(numbers[at : at + together]) for at in range(0, len(numbers), together)]
-        return sparkline(blocks, is_ascii=is_ascii)
+        return sparkline([merged(numbers[at : at + together]) for at in range(0, len(numbers), together)])
 
     for name, minutes in found.items():
         for figure, field in _COUNTS.items():

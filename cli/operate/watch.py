@@ -36,9 +36,8 @@ Sample = tuple[int, float]
 
 @dataclass
 class Samples:
-    """The figures of each queue, and of all queues, since the beginning; `is_ascii` for terminals without blocks."""
+    """The figures of each queue, and of all queues, since the beginning."""
 
-    is_ascii: bool = False
     of_all: deque[Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     by_queue: dict[str, deque[Sample]] = field(default_factory=dict)
 
@@ -54,12 +53,12 @@ class Samples:
 
     def chart(self, samples: Iterable[Sample], figure: int, size: int) -> str:
         """A chart of the latest `size` samples: of the rows for figure 0, of the updates a second for 1."""
-        return sparkline([sample[figure] for sample in samples][-size:], is_ascii=self.is_ascii)
+        return sparkline([sample[figure] for sample in samples][-size:])
 
 
 def watch(console: Console, read: Callable[[], Overview], seconds: float, *, wide: bool) -> None:
     """Draw an overview every `seconds`, and at once when the terminal changes its size; until an exception."""
-    samples = Samples(console.options.ascii_only)
+    samples = Samples()
     with Live(console=console, auto_refresh=False, screen=True) as live:
 
         def suspend(*_: object) -> None:

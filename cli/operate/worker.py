@@ -72,7 +72,6 @@ class WorkerOptions(AppOptions):
         "Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
         "--id",
     )
-    with_input: bool = flag("--with-input", "Stop at the end of standard input, as on SIGTERM.")
     metrics: str | None = option(
         "ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."
     )
@@ -132,12 +131,15 @@ def worker(
     that QUEUE names is an error, with status 1. With --json the totals have a list `left`, with a line for each part.
     """
     log_to_stderr(as_json=options.log is LogFormat.JSON, verbose=options.verbose)
-    if place := os.environ.pop(_PLACE_ENV, None):  # this is one of several processes, see `_run_processes`
+    place = os.environ.pop(_PLACE_ENV, None)
+    if place is not None:  # this is one of several processes, see `_run_processes`
         metrics = os.environ.pop(_METRICS_ENV, None)
-        options = replace(options, processes=1, with_input=True, identity=place, metrics=metrics)
+        options = replace(options, processes=1, identity=place, metrics=metrics)
     elif file := file_of(ctx, "app_path"):
         emit("app_named", app=options.app_path, file=os.path.abspath(file))  # logged before its code runs
     runner = _made(options, queues or ())
+    if place is not None:
+        at_end_of_input(runner.stop)
     if options.processes > 1:
         opened.close()
         options.report(f"cq worker: {options.processes} processes, ^C stops")
@@ -184,8 +186,6 @@ def _run(options: WorkerOptions, runner: Worker) -> list[str] | None:
     tune_garbage_collection()
     notifier = Notifier()
     stop_on_signals(runner.stop)
-    if options.with_input:
-        at_end_of_input(runner.stop)
     left: list[str] | None = None
     if options.drain:
         left = runner.drain()

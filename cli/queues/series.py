@@ -148,9 +148,8 @@ def _show(found: dict[Any, list[tuple[int, Any]]]) -> None:
     ]
     rows = zip((f"{_moment(start):{_TIME}}" for start in starts), *columns, strict=True)
     print_table(["start (UTC)", *names], rows, right=names)
-    is_ascii = make_console().options.ascii_only
     for name, slots in zip(names, found.values(), strict=True):
-        chart = _chart([_shown(value) for _, value in slots], is_ascii=is_ascii)
+        chart = _chart([_shown(value) for _, value in slots])
         if chart:
             say(f"{chart}  {name}")
 
@@ -160,12 +159,12 @@ def _shown(value: Any) -> Any:
     return value.estimate if isinstance(value, ItemCount) else value
 
 
-def _chart(values: Sequence[Any], *, is_ascii: bool) -> str:
+def _chart(values: Sequence[Any]) -> str:
     """The values as blocks; empty if they are not numbers from 0 on."""
     numbers = [value for value in values if value is not None]
     if not numbers or not all(isinstance(value, int | float | Decimal) and value >= 0 for value in numbers):
         return ""
-    return sparkline([None if value is None else float(value) for value in values], is_ascii=is_ascii)
+    return sparkline([None if value is None else float(value) for value in values])
 
 
 def _moment(start: int) -> datetime:

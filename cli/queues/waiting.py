@@ -15,7 +15,7 @@ from cq.errors import ConfigurationError, NotNow
 from cq.keys.link import LinkKeys
 from cq.observers.monitoring.findings import Finding, find_remarks
 from cq.observers.monitoring.link_status import link_status
-from cq.observers.monitoring.store_overview import WorkerStatus, overview
+from cq.observers.monitoring.store_overview import overview
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
@@ -78,27 +78,20 @@ def reported_interrupt(what: str) -> Iterator[None]:
 
 
 def report_unsent(db: Database, link: LinkKeys, seconds: float) -> float:
-    """Report the changes of a link that a comparison with its table waits for, and whether no worker sends them.
+    """Report the changes of a link that a comparison with its table waits for.
 
     Returns the seconds to wait: `seconds`, or 0.0 if the link is stopped or paused.
     """
     found = next((each for each in link_status(db, link.queue) if each.link == link.link), None)
     if found is None or not (found.waiting_buckets and seconds):
         return seconds
-    queue, about = link.queue, "" if found.exact else "about "
-    rows = f"changes of queue {queue!r} that are not sent yet: {about}{quantity(found.rows or 0, 'row')}"
+    about = "" if found.exact else "about "
+    rows = f"changes of queue {link.queue!r} that are not sent yet: {about}{quantity(found.rows or 0, 'row')}"
     if found.state in ("stopped", "paused"):
         error = f": {found.error}" if found.error else ""
         note(f"{rows}; not waiting for them, as the link is {found.state}{error}")
         return 0.0
     note(f"{rows}; waiting for workers to send them, for up to {seconds:g} s")
-    workers = [each for each in overview(db, queue).workers if each.alive]
-    if not workers:
-        note("no worker is alive: run `cq worker`")
-    elif not any(_sends(each, queue) for each in workers):
-        note(
-            f"no live worker sends changes of queue {queue!r}: start one with the role link and the target's URL"
-        )
     return seconds
 
 
@@ -151,11 +144,3 @@ def _refuse_paused(db: Any, queue: str) -> None:
                 )
 
     transact(db, read)
-
-
-def _sends(worker: WorkerStatus, queue: str) -> bool:
-    """Whether a worker sends changes of a queue."""
-    is_left_alone = queue in worker.left_alone or any(
-        each.startswith(f"link/{queue}/") for each in worker.left_alone
-    )
-    return "link" in worker.roles and (worker.queues is None or queue in worker.queues) and not is_left_alone

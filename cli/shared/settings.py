@@ -268,8 +268,6 @@ def _check(ctx: typer.Context, path: str, setting: Setting, option: Any, value: 
 
 
 # The file
-MAX_BYTES: Final = 65_536
-
 _ROOT: Final = 0
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -288,28 +286,16 @@ def settings_file() -> str | None:
 def read_settings(path: str) -> bytes:
     """The content of the file; raises `InvalidSettings` if it cannot be read or cannot be trusted."""
     try:
-        with open(path, "rb", opener=_open) as file:
-            status = os.fstat(file.fileno())  # of the open file: the path may lead to another file by now
-            if not stat.S_ISREG(status.st_mode):
-                raise InvalidSettings(
-                    f"{path} is not a regular file: settings are read from regular files only"
-                )
+        with open(path, "rb") as file:
             if not os.environ.get(CONFIG_ENV):
-                # The owner of a symbolic link decides which file it leads to: check both owners.
-                _check_trusted(path, status, os.lstat(path).st_uid)
-            content = file.read(MAX_BYTES + 1)
+                # Of the open file: the path may lead to another file by now. The owner of a symbolic link decides which
+                # file it leads to: check both owners.
+                _check_trusted(path, os.fstat(file.fileno()), os.lstat(path).st_uid)
+            return file.read()
     except OSError as error:
         raise InvalidSettings(
             f"cannot read the settings in {path}: {error.strerror}; correct that, or set ${CONFIG_ENV} to another file"
         ) from error
-    if len(content) > MAX_BYTES:
-        raise InvalidSettings(f"{path} exceeds the limit of {MAX_BYTES:,} bytes: it is not a settings file")
-    return content
-
-
-def _open(path: str, flags: int) -> int:
-    # Without O_NONBLOCK, opening a pipe without a writer would block.
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _check_trusted(path: str, status: os.stat_result, link_owner: int) -> None:

@@ -379,24 +379,6 @@ def test_a_file_or_link_of_another_user_is_refused_unless_it_is_named(
     assert shown(here)["worker.concurrency"] == (5, "cq.toml")
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_pipe_a_device_and_a_long_file_are_refused(
-    here: Here, monkeypatch: pytest.MonkeyPatch, named: bool
-) -> None:
-    if named:
-        monkeypatch.setenv("CQ_CONFIG", "cq.toml")
-    for make, said in (
-        (os.mkfifo, "is not a regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
-        (lambda path: path.write_text("#" * 65_537), "exceeds the limit of 65,536 bytes"),
-    ):
-        make(Path("cq.toml"))
-        ended = here("status")
-        assert (ended.status, ended.err.count("\n")) == (2, 1)
-        assert ended.err.startswith(f"cq: cq.toml {said}")
-        Path("cq.toml").unlink()
-
-
 @pytest.mark.parametrize(("grace", "seconds"), [('"1m30s"', 90), ("90", 90), ("0.5", 0.5)])
 def test_a_duration_in_a_file_has_a_unit_or_is_in_seconds(here: Here, grace: str, seconds: float) -> None:
     Path("cq.toml").write_text(f"[worker]\ngrace = {grace}")

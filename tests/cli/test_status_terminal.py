@@ -20,7 +20,6 @@ from cq.observers.monitoring.store_overview import WorkerStatus, overview
 from cq.queue.limits import compare
 from tests.cli.conftest import Cli, Here
 from tests.cli.terminal import COLOUR, Terminal, plain
-from tests.kit.processes import SECONDS
 
 LONG = "orders-by-customer-and-region.europe-west.daily-aggregate-" + "{:02}"
 NAMES = [LONG.format(number) for number in range(60)]
@@ -193,7 +192,6 @@ def test_a_sparkline_begins_at_zero() -> None:
     assert sparkline([]) == ""
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([0, 4, None, 8]) == "▁▅ █"
-    assert sparkline([0, 8], is_ascii=True) == "_#"
 
 
 def test_a_signal_that_ends_watching_gives_the_screen_back(cli: Cli, db: Any) -> None:
@@ -215,12 +213,3 @@ def test_a_watch_that_is_suspended_gives_the_screen_back_until_it_goes_on(cli: C
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.output().rstrip().endswith("\x1b[?1049l")
     assert terminal.process.returncode == 0
-
-
-def test_a_terminal_without_blocks_gets_other_characters(cli: Cli, db: Any) -> None:
-    cq.configure(db, "words")
-    with Terminal(cli, "status", "--watch", PYTHONIOENCODING="ascii") as terminal:
-        drawn = terminal.frame(lambda lines: any(line.startswith("words") for line in lines))
-        terminal.process.send_signal(signal.SIGINT)
-        terminal.process.wait(SECONDS)
-    assert "\\u" not in "".join(drawn)
