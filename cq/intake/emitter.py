@@ -32,7 +32,6 @@ from cq.errors import (
     EmitterFull,
     FlushFailed,
     InvalidConfiguration,
-    InvalidData,
     TooLarge,
 )
 from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake
@@ -69,9 +68,7 @@ class Emitter(Generic[K, V]):
         db: a database of either store.
         every: the longest time that a flush collects increments.
         at_most: maximum number of uncommitted increments, and so the maximum loss if the process dies. A flush has at
-            most half of this number.
-        flush_keys: number of different keys at which a flush begins; None: any number. A flush also begins at about
-            500 kB.
+            most half of this number, and about 500 kB.
         timeout: the longest time that a call waits for room, and that `flush` and `close` wait.
 
     Raises:
@@ -88,7 +85,6 @@ class Emitter(Generic[K, V]):
         *,
         every: Span = 0.1,
         at_most: int = 10_000,
-        flush_keys: int | None = None,
         timeout: Span = 10.0,
     ) -> None:
         if not isinstance(queue, CombineQueue | Window):
@@ -96,9 +92,7 @@ class Emitter(Generic[K, V]):
                 f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
             )
         every, timeout = span_of(every), span_of(timeout)
-        _check_settings(
-            every=every, at_most=at_most, timeout=timeout, flush_keys=1 if flush_keys is None else flush_keys
-        )
+        _check_settings(every=every, at_most=at_most, timeout=timeout)
         self.queue = queue
         self.at_most = at_most
         self.timeout = timeout
@@ -108,7 +102,7 @@ class Emitter(Generic[K, V]):
         if config.decider is not None:
             raise refused_update(config)
         self._intake = Intake(config, combiner_of_updates(queue, config))
-        self._buffer = EmitterBuffer(self._intake, every=every, at_most=at_most, flush_keys=flush_keys)
+        self._buffer = EmitterBuffer(self._intake, every=every, at_most=at_most)
         self._closing = runtime.event()
         self._take_back = runtime.at_exit(self._at_exit)
         _emitters.add(self)
@@ -179,7 +173,8 @@ class Emitter(Generic[K, V]):
     async def emit_many_async(self, updates: Mapping[K, V] | Collection[tuple[K, V]]) -> None:
         """`emit_many` for asyncio."""
         for flush, seconds in self._waits(updates):
-            await self._wait_async(flush, seconds)
+            done = _asyncio().wrap_future(flush.finished)
+            await _asyncio().wait([done], timeout=seconds)
 
     def flush(self) -> None:
         """Commit all increments taken before this call, and wait for it, at most `timeout` seconds.
@@ -237,14 +232,6 @@ class Emitter(Generic[K, V]):
         what = f"no room for more within {self.timeout:g} s, nothing was taken"
         raise EmitterFull(self._message(what, self._buffer.latest_failure))
 
-    async def _wait_async(self, flush: Flush, seconds: float) -> None:
-        """Wait until a flush is done, at most `seconds` seconds."""
-        with self._buffer.lock:
-            if flush.done.is_set():
-                return
-            done = flush.awaited(_asyncio().get_running_loop())
-        await _asyncio().wait([done], timeout=seconds)
-
     def _check(self, flush: Flush) -> None:
         """Raise `FlushFailed` if a flush was given up."""
         if flush.error is not None:
@@ -281,8 +268,6 @@ class Emitter(Generic[K, V]):
                 transact_chained(self._db, add, flush.doubt, is_followed=True)
             except Exception as error:  # noqa: BLE001 - the flush is retried
                 self._buffer.fail_try(flush, error)
-                if isinstance(error, InvalidData):
-                    updates = self._without_refused(flush, updates, error)
             else:
                 self._buffer.commit(flush, len(updates), runtime.monotonic() - begun)
                 return
@@ -321,20 +306,6 @@ class Emitter(Generic[K, V]):
                 "make another one"
             )
         self._intake.adds = AddCheck(now)
-
-    def _without_refused(self, flush: Flush, updates: Any, error: InvalidData) -> list[tuple[Any, Any]]:
-        """The updates without those that the queue refuses since its configuration has changed; these are lost.
-
-        No caller waits for them, and they must not hold up all others.
-        """
-        pairs = list(updates.items()) if isinstance(updates, Mapping) else updates
-        refused = self._intake.refused(pairs)
-        kept = [(key, update) for key, update in pairs if key not in refused] if refused else []
-        lost = self._buffer.lose(flush, len(pairs) - len(kept), is_all=not kept)
-        if lost:
-            what = f"{lost:,} increments are given up, as the queue refuses them"
-            log.error("%s", self._message(what, next(iter(refused.values()), error)))
-        return kept
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next try; `close` ends the wait, so that it gets a try at once."""
@@ -379,5 +350,5 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _check_settings(**settings: object) -> None:
     for what, given in settings.items():
-        if not is_positive(given, int if what in ("at_most", "flush_keys") else float):
+        if not is_positive(given, int if what == "at_most" else float):
             raise InvalidConfiguration(f"expected {what} to be a positive number, got: {codec.brief(given)}")

@@ -12,32 +12,27 @@ size. No function here waits or uses a store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
-from operator import methodcaller
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cq import runtime
 from cq.combiners import Combiner, sum_
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
-from cq.errors import EmitterClosed, InvalidData, TooLarge
+from cq.errors import EmitterClosed, TooLarge
 from cq.plain_text import describe
 from cq.queue.checks import AddCheck
 from cq.queue.packing import split_pairs
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
 
 FLUSH_BYTES: Final = 500_000
 """Maximum bytes that a transaction writes for updates: with all else it should stay below 1 MB."""
 _PLAIN_BYTES: Final = 12  # of CBOR for an int, and before a key
 _SHORT: Final = 1_000
-_loop_of: Final = methodcaller("get_loop")
 
 
 class Increment(NamedTuple):
@@ -87,16 +82,6 @@ class Intake:
         own = codec.stored_copy(update)
         return Increment(key, own, adds.check(key, own).size)
 
-    def refused(self, updates: Any) -> dict[Any, InvalidData]:
-        """{key: error} of the updates that the queue refuses now."""
-        found = {}
-        for key, update in zip(*split_pairs(updates), strict=True):
-            try:
-                self.adds.check(key, update)
-            except InvalidData as error:
-                found[key] = error
-        return found
-
     def is_summed(self, update: Any) -> bool:
         """Whether an update can be summed at once: for the combiner sum and ints of 64 bits, whose sum stays small."""
         return self.combiner is sum_ and type(update) is int and is_int64(update)
@@ -119,13 +104,12 @@ class Intake:
 class Flush:
     """Increments committed together in one transaction, and their result.
 
-    The caller of `add`, `awaited` or `finish`, and of any other change, must hold the emitter's lock.
+    The caller of `add` or `finish`, and of any other change, must hold the emitter's lock.
 
     Args:
         intake: the checks and merges of the emitter.
         most: maximum number of increments; 0 when the flush has no room for more bytes.
         number: its number in the emitter; with the emitter's id this is its operation id.
-        most_keys: number of different keys that close it; None: any number.
 
     Attributes:
         sums: {key: sum} of small ints, which need no order.
@@ -136,12 +120,11 @@ class Flush:
         in_doubt: whether a try may have committed, or may commit later. Only a known commit ends the doubt.
         done: set when the flush is committed or given up.
         error: why it was given up.
-        awaiting: futures of tasks that wait for room, of any event loop; each is resolved when the flush is done.
+        finished: resolved when the flush is done, for tasks that wait for room, of any event loop.
     """
 
-    def __init__(self, intake: Intake, most: int, number: int, most_keys: int | None = None) -> None:
+    def __init__(self, intake: Intake, most: int, number: int) -> None:
         self.most = most
-        self.most_keys = most_keys
         self.sums: dict[Any, int] = {}
         self.count = self.size = 0
         self.number = number
@@ -150,7 +133,7 @@ class Flush:
         self.in_doubt = False
         self.done = runtime.latch()
         self.error: Exception | None = None
-        self.awaiting: list[Future[None]] = []
+        self.finished: Future[None] = Future()
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
 
@@ -176,16 +159,10 @@ class Flush:
         self.grow(size)
 
     def grow(self, size: int) -> None:
-        """Count `size` more bytes, of an increment that may have a new key; closes a full flush."""
+        """Count `size` more bytes; closes a full flush."""
         self.size += size
-        if self.size >= FLUSH_BYTES or (self.most_keys is not None and self._has_keys(self.most_keys)):
+        if self.size >= FLUSH_BYTES:
             self.most = 0
-
-    def _has_keys(self, number: int) -> bool:
-        """Whether there are `number` different keys; compares the keys of both kinds only if there may be."""
-        if len(self.sums) + len(self._others) < number:
-            return False
-        return not self._others or len(self.sums.keys() | self._others.keys()) >= number
 
     def updates(self) -> Mapping[Any, int] | list[tuple[Any, Any]]:
         """The updates to add to the queue, merged by key, those of each key in the order of the calls."""
@@ -196,29 +173,11 @@ class Flush:
             found += self._intake.merged(increments)
         return found
 
-    def awaited(self, loop: AbstractEventLoop) -> Future[None]:
-        """A new future, resolved in its event loop when the flush is done; the flush must not be done yet."""
-        future: Future[None] = loop.create_future()
-        self.awaiting.append(future)
-        return future
-
     def finish(self, error: Exception | None) -> None:
         """Mark the flush as committed, or as given up with an error, and wake all waiting callers."""
         self.error = error
         self.done.set()
-        awaiting, self.awaiting = self.awaiting, []
-        loops = set(map(_loop_of, awaiting))
-        for loop in loops:
-            futures = awaiting if len(loops) == 1 else [each for each in awaiting if each.get_loop() is loop]
-            with suppress(RuntimeError):  # the loop is closed, with all its tasks
-                loop.call_soon_threadsafe(_set_all, futures)
-
-
-def _set_all(futures: Iterable[Future[None]]) -> None:
-    """Resolve all futures in one step of their loop."""
-    for future in futures:
-        if not future.done():  # else its task was cancelled
-            future.set_result(None)
+        self.finished.set_result(None)
 
 
 MAX_FLUSHES: Final = 16
@@ -233,8 +192,7 @@ class EmitterStatistics:
         emitted: increments taken: the sum of the next three.
         committed: increments of committed flushes.
         buffered: increments not committed yet.
-        lost: increments given up when the emitter was closed, some of which may be committed; and those that the queue
-            refuses since its configuration changed, where increments merged into one update count as one.
+        lost: increments given up when the emitter was closed, some of which may be committed.
         flushes: committed transactions.
         keys: updates in these, after merging.
         failures: failed tries of flushes, each after the store's own retries.
@@ -262,7 +220,6 @@ class EmitterBuffer:
         intake: the checks and merges of the emitter.
         every: maximum seconds that a flush collects increments.
         at_most: maximum number of increments in all flushes.
-        flush_keys: number of different keys at which a flush is due; None: any number.
 
     Attributes:
         lock: the caller must hold it to change a flush, or `open`.
@@ -272,7 +229,7 @@ class EmitterBuffer:
         latest_failure: the latest error.
     """
 
-    def __init__(self, intake: Intake, *, every: float, at_most: int, flush_keys: int | None = None) -> None:
+    def __init__(self, intake: Intake, *, every: float, at_most: int) -> None:
         self.lock = Lock()
         self.open: Flush | None = None
         self.wake = runtime.latch()
@@ -281,7 +238,6 @@ class EmitterBuffer:
         self._intake = intake
         self._every = every
         self._at_most = at_most
-        self._flush_keys = flush_keys
         self._flushes: deque[Flush] = deque()
         self._numbers = count(1)
         self._flush_seconds = 0.0
@@ -317,7 +273,7 @@ class EmitterBuffer:
         if len(self._flushes) >= MAX_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
-        self.open = Flush(self._intake, most, next(self._numbers), self._flush_keys)
+        self.open = Flush(self._intake, most, next(self._numbers))
         self._flushes.append(self.open)
         self._wake()
         return self.open
@@ -395,19 +351,6 @@ class EmitterBuffer:
             flush.is_trying = False
             self._totals["failures"] += 1
             self.latest_failure = describe(error)
-
-    def lose(self, flush: Flush, number: int, *, is_all: bool) -> int:
-        """Count increments of a flush as lost, `number` of them or all; returns how many. The others stay in it.
-
-        A flush that was given up meanwhile has lost all of them already.
-        """
-        with self.lock:
-            if flush.done.is_set():
-                return 0
-            lost = flush.count if is_all else min(number, flush.count)
-            flush.count -= lost
-            self._totals["lost"] += lost
-            return lost
 
     def commit(self, flush: Flush, keys: int, seconds: float) -> None:
         """Record that a flush with `keys` updates is committed, after `seconds` seconds."""

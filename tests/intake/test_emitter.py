@@ -34,7 +34,7 @@ from tests.kit.faults import (
 )
 from tests.kit.observing import app_with
 from tests.kit.processes import run_program
-from tests.kit.queues import get, stored, values
+from tests.kit.queues import get, stored
 from tests.kit.sized import MOST
 
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
@@ -191,55 +191,6 @@ def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, na
 
     assert get(db, name, "k", pending=True) == 2
     assert emitter.statistics().emitted == 2
-
-
-def test_it_gives_up_what_the_queue_refuses_since_its_configuration_changed(
-    db: Any, name: str, queue: Gate, caplog: pytest.LogCaptureFixture
-) -> None:
-    with cq.Emitter(queue, db, every=60) as emitter:
-        emitter.emit_many({"k": 1, "k" * 7_995: 1, "l": 1})
-        cq.configure(db, name, rollup="1m:2d")
-        emitter.flush()
-        with pytest.raises(cq.errors.TooLarge):
-            emitter.emit("k" * 7_995)
-        emitter.emit("k")
-
-    drain(db, name)
-    assert values(db, name) == {"k": 2, "l": 1}
-    statistics = emitter.statistics()
-    assert (statistics.emitted, statistics.committed, statistics.lost) == (4, 3, 1)
-    assert "1 increments are given up, as the queue refuses them: a key of 7,998 bytes" in caplog.text
-
-
-def test_it_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str, queue: Gate) -> None:
-    def refused() -> Exception:
-        queue.failure = None
-        return cq.InvalidData("it is refused")
-
-    with cq.Emitter(queue, db, every=60) as emitter:
-        queue.failure = refused
-        emitter.emit_many({"k": 1, "l": 1})
-        emitter.flush()
-        emitter.emit("k")
-
-    assert get(db, name, "k", pending=True) == 1
-    assert emitter.statistics().lost == 2
-
-
-def test_what_close_gives_up_while_it_is_refused_is_lost_once(db: Any, name: str, queue: Gate) -> None:
-    emitter = cq.Emitter(queue, db, every=0.01, timeout=0.05)
-    (thread,) = [each for each in threading.enumerate() if each.name == f"cq-emitter-{name}"]
-    queue.failure = lambda: cq.InvalidData("it is refused")
-    queue.close()
-    emitter.emit_many({"k": 1, "l": 1})
-    assert queue.reached.wait(60)
-    with pytest.raises(cq.errors.FlushFailed):
-        emitter.close()  # while the add is under way
-    queue.open()
-    thread.join()
-
-    statistics = emitter.statistics()
-    assert (statistics.emitted, statistics.lost) == (2, 2)
 
 
 def test_a_level_has_no_emitter(db: Any, name: str) -> None:
@@ -477,33 +428,12 @@ def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: st
     assert_values(db, name, {"k": 2})
 
 
-@pytest.mark.parametrize(("value", "updates"), [(int, [1, 1 << 70]), (list, [[1], [2]])])
-def test_a_flush_begins_at_a_number_of_different_keys(
-    db: Any, name: str, value: type, updates: list[Any]
-) -> None:
-    """Of sums, of sums that are too large to be merged at once, and of updates of other combiners."""
-    queue: cq.CombineQueue[str, Any] = cq.configure(
-        db, name, value=value, combiner="sum" if value is int else "last"
-    )
-    with cq.Emitter(queue, db, every=600, flush_keys=3) as emitter:
-        for update in updates * 5:
-            emitter.emit("a", update)
-            emitter.emit("b", update)
-        flush = emitter._buffer.open
-        assert flush is not None
-        emitter.emit("c", updates[0])
-        assert flush.done.wait(60)
-        assert flush.count == 21
-        emitter.emit("c", updates[0])
-        assert emitter.statistics().flushes == 1
-
-
 # Beginning and end
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "0s"}, {"flush_keys": 0}],
+    [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "0s"}],
 )
 def test_settings_are_checked(db: Any, queue: Gate, settings: dict[str, Any]) -> None:
     with pytest.raises(cq.errors.InvalidConfiguration, match=r"expected (the )?\w+ to be"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from decimal import Decimal
@@ -184,30 +183,3 @@ def test_a_flush_has_no_room_beyond_what_a_transaction_should_write() -> None:
     assert flush.most == 10
     flush.grow(1)
     assert flush.most == 0
-
-
-def test_all_who_await_it_are_woken_but_those_who_are_cancelled() -> None:
-    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 1)
-
-    async def main() -> None:
-        first, cancelled, last = [flush.awaited(asyncio.get_running_loop()) for _ in range(3)]
-        cancelled.cancel()
-        flush.finish(None)
-        await asyncio.gather(first, last)
-        assert cancelled.cancelled()
-
-    asyncio.run(main())
-    assert flush.done.is_set()
-
-
-def test_a_loop_that_is_closed_holds_nobody_up() -> None:
-    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 1)
-    closed, other = asyncio.new_event_loop(), asyncio.new_event_loop()
-    flush.awaited(closed)
-    woken = flush.awaited(other)
-    closed.close()
-
-    flush.finish(None)
-
-    other.run_until_complete(asyncio.wait_for(woken, 5))
-    other.close()
