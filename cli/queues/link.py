@@ -10,11 +10,11 @@ import typer
 
 from cq import admin
 from cq.cli.queues.manage import Yes, config_of, confirm
-from cq.cli.queues.verify import AppLinkOptions, Wait, report
+from cq.cli.queues.verify import Wait, report
 from cq.cli.queues.waiting import report_unsent, reported_interrupt
 from cq.cli.shared.exit_status import DIFFERENT, FAILED
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options, Queue, argument
+from cq.cli.shared.options import AppOptions, Options, Queue, argument
 from cq.cli.shared.output import age, as_word, quantity, rough
 from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.encoding.json_values import to_json
@@ -75,7 +75,7 @@ def show_list(
 
 
 @commands.command("init", examples=["cq link init words", "cq link init words report"])
-def init(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+def init(options: AppOptions, queue: Queue, link: Link = None) -> None:
     """Create what the target of a link lacks, and check it.
 
     For SQL: the table of the queue, and two tables of cq. Existing tables are compared with the expected ones; a
@@ -93,7 +93,7 @@ def init(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
 
 
 @commands.command("check", examples=["cq link check words report"])
-def check(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+def check(options: AppOptions, queue: Queue, link: Link = None) -> None:
     """Check that the target answers, and that both sides agree."""
     with _opened(queue, link, options, options.read_store) as opened:
         accepted = opened.check()
@@ -101,7 +101,7 @@ def check(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
 
 
 @commands.command("verify", examples=["cq link verify words --json"])
-def verify(options: AppLinkOptions, queue: Queue, link: Link = None, wait: Wait = WAIT_SECONDS) -> None:
+def verify(options: AppOptions, queue: Queue, link: Link = None, wait: Wait = WAIT_SECONDS) -> None:
     """Compare a link's table with the current values of the queue.
 
     Both may be in use. Each difference is printed as a line; the exit status is then 4. The command waits for changes
@@ -121,7 +121,7 @@ def verify(options: AppLinkOptions, queue: Queue, link: Link = None, wait: Wait 
 
 
 @commands.command("rebuild", examples=["cq link rebuild words report"])
-def rebuild(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+def rebuild(options: AppOptions, queue: Queue, link: Link = None) -> None:
     """Send all values again, and delete rows without a value.
 
     Use it for a target that differs, was emptied or restored, or after a restore of the store. It takes over a table
@@ -135,7 +135,7 @@ def rebuild(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
 
 
 @commands.command("rebase", examples=["cq link rebase words report"])
-def rebase(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+def rebase(options: AppOptions, queue: Queue, link: Link = None) -> None:
     """Continue a link from the current state of the store.
 
     Use it only if both sides agree, for example after a restore from backups of the same moment. No value is sent
@@ -214,7 +214,7 @@ def aside(options: Options, queue: Queue, link: Link = None) -> None:
 
 
 def _opened_link(
-    queue: str, link: str | None, options: AppLinkOptions, opener: Callable[[], OpenDatabase]
+    queue: str, link: str | None, options: AppOptions, opener: Callable[[], OpenDatabase]
 ) -> AbstractContextManager[OpenLink]:
     """The link; closes the connections to its target at exit."""
     if link == OUTBOX:
@@ -222,15 +222,15 @@ def _opened_link(
             f"the outbox of queue {queue!r} sends nothing: `cq outbox --help` lists what can be done"
         )
     app = options.load_app()  # its code declares targets, and columns of tables
-    return opened_link(opener(), queue, link, app=app, url_env=options.url_env)
+    return opened_link(opener(), queue, link, app=app)
 
 
 def _opened(
-    queue: str, link: str | None, options: AppLinkOptions, opener: Callable[[], OpenDatabase]
+    queue: str, link: str | None, options: AppOptions, opener: Callable[[], OpenDatabase]
 ) -> AbstractContextManager[OpenLink | OpenOutbox]:
     """The link or the outbox; closes the connections to the other system at exit."""
     if link == OUTBOX:
-        return opened_outbox(opener(), queue, url_env=options.url_env)
+        return opened_outbox(opener(), queue)
     return _opened_link(queue, link, options, opener)
 
 

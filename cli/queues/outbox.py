@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from cq.cli.queues.verify import LinkOptions
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument, flag, option
 from cq.cli.shared.output import age, print_line, quantity
@@ -81,35 +80,35 @@ def show_list(
 
 
 @commands.command("aside", examples=["cq outbox aside words --json"])
-def aside(options: LinkOptions, queue: Queue) -> None:
+def aside(options: Options, queue: Queue) -> None:
     """List the first 1,000 rows that the queue refuses, with the error.
 
     They stay in the table cq_outbox. Correct or delete them there, and run `cq outbox retry`. With --json one line per
     row.
     """
-    with opened_outbox(options.read_store(), queue, url_env=options.url_env) as opened:
+    with opened_outbox(options.read_store(), queue) as opened:
         rows = opened.rows_aside()
     for row in rows:
         print_line(options.json, id=row.id, key=row.key_json, update=row.update_json, error=row.error)
 
 
 @commands.command("retry", examples=["cq outbox retry words"])
-def retry(options: LinkOptions, queue: Queue) -> None:
+def retry(options: Options, queue: Queue) -> None:
     """Have workers add refused rows again."""
-    with opened_outbox(options.open_store(), queue, url_env=options.url_env) as opened:
+    with opened_outbox(options.open_store(), queue) as opened:
         number = opened.retry()
     options.answer(f"workers add {quantity(number, 'row')} again", queue=queue, rows=number)
 
 
 @commands.command("rebase", examples=["cq outbox rebase words"])
-def rebase(options: LinkOptions, queue: Queue) -> None:
+def rebase(options: Options, queue: Queue) -> None:
     """Continue an outbox after a restore of a database.
 
     Use it for an outbox that is stopped because one of the databases was restored to an earlier state. Workers then
     add each row that the table has now, also rows that they added before the restore. Delete rows that must not be
     added before you run it.
     """
-    with opened_outbox(options.open_store(), queue, url_env=options.url_env) as opened:
+    with opened_outbox(options.open_store(), queue) as opened:
         rebased = opened.rebase()
     text = f"the outbox of queue {queue!r} continues with the rows in the table"
     options.answer(
@@ -118,12 +117,12 @@ def rebase(options: LinkOptions, queue: Queue) -> None:
 
 
 @commands.command("remove", examples=["cq outbox remove words"])
-def remove(options: LinkOptions, queue: Queue) -> None:
+def remove(options: Options, queue: Queue) -> None:
     """Remove the outbox of a queue.
 
     Workers leave its rows alone. The tables and their rows stay.
     """
-    with opened_outbox(options.open_store(), queue, url_env=options.url_env) as opened:
+    with opened_outbox(options.open_store(), queue) as opened:
         left = opened.remove()
     stay = f"; no worker moves the {quantity(left, 'row')} that it leaves in the table" if left else ""
     options.answer(f"queue {queue!r} has no outbox any more{stay}", queue=queue, removed=True, rows=left)

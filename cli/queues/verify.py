@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
 
 from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option, option_set
+from cq.cli.shared.options import AppOptions, Queue, duration_option, flag, option
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
 from cq.observers.verify.queue import WAIT_SECONDS, verification
@@ -24,22 +24,6 @@ _ADVICE: Final = "`cq verify --repair` repairs everything that can be derived"
 Wait = Annotated[float, duration_option("How long to wait for changes that are not sent yet.")]
 
 
-@option_set
-class LinkOptions(Options):
-    """The options of a command that uses another system."""
-
-    url_env: str | None = option(
-        "NAME",
-        "Environment variable with the URL or the addresses of the other system. Default: the configured one.",
-        "--url-env",
-    )
-
-
-@dataclass(frozen=True)
-class AppLinkOptions(LinkOptions, AppOptions):
-    """The options of a command that uses another system, and may need code of the application."""
-
-
 commands = CommandSet()
 
 
@@ -48,7 +32,7 @@ commands = CommandSet()
     examples=["cq verify words", "cq verify words --repair", "cq verify words --app shop.counts:app --json"],
 )
 def verify(
-    options: AppLinkOptions,
+    options: AppOptions,
     queue: Queue,
     repair: Annotated[
         bool, flag("--repair", "Repair everything that can be derived from other data in the store.")
@@ -68,7 +52,7 @@ def verify(
     """
     app = options.load_app()
     db = options.open_store() if repair else options.read_store()
-    found = verification(db, queue, app=app, repair=repair, wait=wait, url_env=options.url_env)
+    found = verification(db, queue, app=app, repair=repair, wait=wait)
     counts = report("cq verify", found, options.json, most)
     if counts["repaired"] < counts["differences"]:
         raise typer.Exit(DIFFERENT)

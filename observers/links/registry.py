@@ -77,7 +77,6 @@ def opened_link(
     link: str | None = None,
     *,
     app: App | None = None,
-    url_env: str | None = None,
 ) -> Iterator[OpenLink]:
     """A link of a queue; closes its connections at exit.
 
@@ -86,7 +85,6 @@ def opened_link(
         queue: the queue's name.
         link: the link's name; None: the queue's only link.
         app: the application, with its targets and the columns of its tables.
-        url_env: the environment variable with the URL or the addresses; None: the configured one.
 
     Raises:
         QueueNotConfigured: there is no such queue.
@@ -95,8 +93,6 @@ def opened_link(
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     observer = find_link(config, link)
-    if url_env is not None and "url_env" in observer.settings:
-        observer = replace(observer, settings={**observer.settings, "url_env": url_env})
     sender = sender_of(db, config, observer, app)
     try:
         yield OpenLink(db, config, observer, sender)
@@ -142,12 +138,12 @@ def _existing_keys(tr: Transaction, queue: str, link: str | None) -> NoteKeys:
 
 
 @contextmanager
-def opened_outbox(db: Database, queue: str, *, url_env: str | None = None) -> Iterator[OpenOutbox]:
+def opened_outbox(db: Database, queue: str) -> Iterator[OpenOutbox]:
     """The outbox of a queue, which is among its links; closes the application's database at exit.
 
     Raises `InvalidConfiguration` if the queue has no outbox.
     """
-    opened: OpenOutbox = _imported("outbox.operate").opened(db, queue, url_env)
+    opened: OpenOutbox = _imported("outbox.operate").opened(db, queue)
     try:
         yield opened
     finally:

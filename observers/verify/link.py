@@ -168,9 +168,7 @@ _CHECKS: Final = {
 # The tables
 
 
-def check_tables(
-    verification: Verification, app: App | None, wait_seconds: float, url_env: str | None
-) -> Iterator[Difference]:
+def check_tables(verification: Verification, app: App | None, wait_seconds: float) -> Iterator[Difference]:
     """Compare the tables of links with the values; with a repair, send all values again after the comparison.
 
     Skips a table, with a note, if the URL of its database is not set.
@@ -179,17 +177,16 @@ def check_tables(
         verification: the verification.
         app: the application, with the columns of its tables.
         wait_seconds: how long to wait for pending changes, of all tables together.
-        url_env: the environment variable with the URL, None for the configured one.
     """
     deadline = runtime.monotonic() + wait_seconds
     for link, observer in links_in(verification.config()).items():
         if kind_of_link(verification.name, observer.name, observer.settings) != "sql":
             continue
-        variable = url_env or str(observer.settings["url_env"])
+        variable = str(observer.settings["url_env"])
         if not read_variable(variable):
             verification.note(f"{_table_of(link)} was not compared with the values: ${variable} is not set")
             continue
-        with opened_link(verification.db, verification.name, link, app=app, url_env=variable) as opened:
+        with opened_link(verification.db, verification.name, link, app=app) as opened:
             yield from _check_table(verification, opened, deadline - runtime.monotonic())
 
 

@@ -32,7 +32,6 @@ def verification(
     app: App | None = None,
     repair: bool = False,
     wait: Span = WAIT_SECONDS,
-    url_env: str | None = None,
 ) -> Verification:
     """A verification of a queue with its top, clouds and export; `run()` executes it.
 
@@ -44,9 +43,8 @@ def verification(
         name: the queue.
         app: the application, with its combiner and the score and group functions of its top.
         repair: whether to repair data that can be derived; see `cq.verify.kinds.KINDS`.
-        wait: how long to wait, in total, for pending changes of the table.
-        url_env: the environment variable with the URL of the table's database, None for the configured one. Without
-            a URL the table is not checked.
+        wait: how long to wait, in total, for pending changes of the table. Without a URL of its database, the table is
+            not checked.
 
     Raises:
         QueueNotConfigured: there is no such queue. This error and the following ones are those of `run()`.
@@ -69,7 +67,7 @@ def verification(
         "rows": every_row(parts),
         "levels": check_levels,
         "counts of the top": top.check_counts,
-        "tables": partial(check_tables, app=app, wait_seconds=span_of(wait), url_env=url_env),
+        "tables": partial(check_tables, app=app, wait_seconds=span_of(wait)),
     }
     return Verification(db, name, checks, repair=repair, combiner=_combiner(db, name, app))
 

@@ -154,9 +154,9 @@ def test_what_is_missing_is_said_in_one_line(
     outcome = here("link", "init", "words")
     assert outcome.err.startswith("cq: $CQ_REPORTING_URL is not set: give the URL")
     assert outcome.status == 2
-    monkeypatch.setenv("CQ_REPORTS", f"sqlite:///{report}")
-    assert here("link", "init", "words", "--url-env", "CQ_REPORTS").status == 0
-    assert "has the table 'word_counts'" in here("link", "init", "words", "--url-env", "CQ_REPORTS").out
+    monkeypatch.setenv("CQ_REPORTING_URL", f"sqlite:///{report}")
+    assert here("link", "init", "words").status == 0
+    assert "has the table 'word_counts'" in here("link", "init", "words").out
 
 
 def test_a_missing_driver_is_an_error_with_the_extra(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

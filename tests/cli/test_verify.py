@@ -113,8 +113,8 @@ def test_a_reporting_database_that_does_not_answer_is_an_error(
 ) -> None:
     here("configure", "words", "--export", "counts")
     drain(words, "words")
-    monkeypatch.setenv("CQ_NOWHERE", "sqlite:////nowhere/at/all.db")
+    monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:////nowhere/at/all.db")
 
-    ended = here("verify", "words", "--url-env", "CQ_NOWHERE")
+    ended = here("verify", "words")
 
     assert (ended.status, ended.err.count("\n"), ended.err[:4]) == (1, 1, "cq: ")

@@ -133,9 +133,9 @@ def _check_same(queue: str, current: OutboxSettings, settings: OutboxSettings) -
         raise ConfigurationConflict(queue, differences)
 
 
-def opened(db: Database, queue: str, url_env: str | None = None) -> OpenOutbox:
+def opened(db: Database, queue: str) -> OpenOutbox:
     """The outbox of a queue; raises as `find_outbox`."""
-    return OpenOutbox(db, queue, find_outbox(db, queue, url_env=url_env))
+    return OpenOutbox(db, queue, find_outbox(db, queue))
 
 
 class OpenOutbox(NamedTuple):

@@ -144,22 +144,14 @@ class OutboxSource:
     store: bytes
 
 
-def find_outbox(db: Database, queue: str, *, url_env: str | None = None) -> OutboxSource:
-    """Where the rows of a queue's outbox are.
-
-    Args:
-        db: a database of either store.
-        queue: the queue's name.
-        url_env: the environment variable with the URL; None: the configured one.
-
-    Raises `NotInStore` if the queue has no outbox.
-    """
-    return source_of(db, transact(db, lambda tr: existing_settings(tr.snapshot, queue)), url_env)
+def find_outbox(db: Database, queue: str) -> OutboxSource:
+    """Where the rows of a queue's outbox are; raises `NotInStore` if the queue has no outbox."""
+    return source_of(db, transact(db, lambda tr: existing_settings(tr.snapshot, queue)))
 
 
-def source_of(db: Database, settings: OutboxSettings, url_env: str | None = None) -> OutboxSource:
+def source_of(db: Database, settings: OutboxSettings) -> OutboxSource:
     """The source that settings describe."""
-    database = ReportingDatabase(env=url_env or settings.url_env, noun="application's database")
+    database = ReportingDatabase(env=settings.url_env, noun="application's database")
     return OutboxSource(database, settings.schema, ensure_store_id(db))
 
 
