@@ -76,7 +76,7 @@ class OutboxBatch:
     errors: dict[int, str] = field(default_factory=dict)
 
     def add_to(self, tr: Transaction, queue: CombineQueue) -> None:
-        """Add all updates; raises `QueueFull`, and `InvalidData` if the queue refuses one that `batch_of` takes."""
+        """Add all updates; raises `QueueFull`."""
         for updates, operation in self.adds:
             queue.add(tr, updates, once=operation)
 
@@ -228,8 +228,9 @@ class OutboxTask(NotedTask):
             transact(self.db, lambda tr: tr.clear(self.keys.stopped))  # the fence is as expected now
         if not rows:
             return self._idle(read, fence)
+        batch = new_batch(state.batch)
         try:
-            moved, content = self._move_first(state, rows)
+            moved, content = transact(self.db, lambda tr: self._move(tr, state, batch, rows))
         except QueueFull as error:
             self._wait(str(error))
             return FULL_SECONDS
@@ -291,25 +292,13 @@ class OutboxTask(NotedTask):
 
     # 4: moving rows
 
-    def _move_first(self, state: OutboxState, rows: Sequence[OutboxRow]) -> tuple[OutboxState, OutboxBatch]:
-        """Move the first rows in one transaction; returns the new state, and the rows moved and set aside.
-
-        `batch_of` finds the rows that the queue refuses. If it ever passes one that the add refuses, ever smaller
-        halves find that row, and it is set aside alone: a row must not stop those after it.
-        """
-        while True:
-            batch = new_batch(state.batch)
-            try:
-                return transact(self.db, lambda tr: self._move(tr, state, batch, rows))  # noqa: B023 - runs at once
-            except InvalidData as error:
-                if len(rows) == 1:
-                    return state, OutboxBatch(errors={rows[0].id: printable(str(error))})
-                rows = rows[: len(rows) // 2]
-
     def _move(
         self, tr: Transaction, before: OutboxState, batch: bytes, rows: Sequence[OutboxRow]
     ) -> tuple[OutboxState, OutboxBatch]:
-        """Add the updates, and store their rows' ids; raises `OutdatedBatch` if another worker was faster."""
+        """Add the first updates, and store their rows' ids; returns the new state, and the rows moved and set aside.
+
+        Raises `OutdatedBatch` if another worker was faster.
+        """
         current = read_state(tr, self.queue)
         content = batch_of(read_config(tr, self.queue), rows)
         if current.batch == batch:
