@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -51,25 +51,13 @@ from cq.store.transact import transact
 commands = CommandSet()
 
 
-class _ShortForm(NamedTuple):
-    """An option that adds an observer; --no-... removes it.
-
-    `name` is that of the observer, and `settings` are {parameter of `make`: further option}.
-    """
-
-    name: str
-    make: Callable[..., ObserverSpec]
-    settings: Mapping[str, str] = {}
-
-
-_SHORT_FORMS: Final = {
-    "top": _ShortForm("top", top_spec, {"keep": "keep_clouds"}),
-    "feed": _ShortForm("feed", feed_spec),
-    "export": _ShortForm(f"{OBSERVER}export", links.table, {"url_env": "reporting_url_env"}),
-    "forward": _ShortForm(f"{OBSERVER}forward", links.queue, {"url_env": "forward_url_env"}),
-    "webhook": _ShortForm(f"{OBSERVER}webhook", links.webhook, {"secret_env": "webhook_secret_env"}),
-    "kafka": _ShortForm(f"{OBSERVER}kafka", links.kafka, {"url_env": "kafka_env"}),
+_SHORT_FORMS: Final[Mapping[str, Callable[[str], ObserverSpec]]] = {
+    "export": links.table,
+    "forward": links.queue,
+    "webhook": links.webhook,
+    "kafka": links.kafka,
 }
+"""{option: makes the link of this name}."""
 
 
 @option_set
@@ -128,37 +116,19 @@ class ConfigureOptions(AppOptions):
     export: str | None = option(
         "TABLE", "Link it to this table of a SQL database: short for --link export=sql:TABLE."
     )
-    reporting_url_env: str = option(
-        "NAME", "Environment variable with the URL of that database.", default=links.TABLE_ENV
+    forward: str | None = option(
+        "QUEUE", "Link it to this queue of another store: short for --link forward=queue:QUEUE."
     )
-    no_export: bool = flag("--no-export", "Stop exporting; the table stays.")
+    webhook: str | None = option(
+        "NAME", "Link it to the URL in this environment variable: short for --link webhook=webhook:NAME."
+    )
+    kafka: str | None = option("TOPIC", "Link it to this topic of Kafka: short for --link kafka=kafka:TOPIC.")
     feed: str | None = option(
         "FEED",
         "Append all changes to this feed; the receiver is the name of the queue.",
         autocompletion=completion.feeds,
     )
     no_feed: bool = flag("--no-feed", "Stop appending changes to a feed.")
-    forward: str | None = option("QUEUE", "Forward all changes into this queue of another store.")
-    forward_url_env: str = option(
-        "NAME", "Environment variable with the URL of that store.", default=links.QUEUE_ENV
-    )
-    no_forward: bool = flag("--no-forward", "Stop forwarding; the receiving queue stays.")
-    webhook: str | None = option(
-        "NAME", "Send all changes to the URL in this environment variable, signed and in order."
-    )
-    webhook_secret_env: str = option(
-        "NAME",
-        "Environment variable with the secret that signs them, or, with _FILE, its path.",
-        default=links.SECRET_ENV,
-    )
-    no_webhook: bool = flag("--no-webhook", "Stop sending changes to a URL.")
-    kafka: str | None = option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
-    kafka_env: str = option(
-        "NAME",
-        "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings.",
-        default=links.KAFKA_ENV,
-    )
-    no_kafka: bool = flag("--no-kafka", "Stop appending to a topic of Kafka.")
     rebuild: str | None = option(
         "OBSERVER",
         "Report all values to this observer again: top, a link, or an observer of --app.",
@@ -190,20 +160,21 @@ class ConfigureOptions(AppOptions):
 
     def removed(self) -> list[str]:
         """The names of the observers and links to remove."""
-        short = [each.name for name, each in _SHORT_FORMS.items() if getattr(self, f"no_{name}")]
-        return [*short, *(f"{OBSERVER}{name}" for name in self.no_link or ())]
+        others = [name for name, is_removed in (("top", self.no_top), ("feed", self.no_feed)) if is_removed]
+        return [*others, *(f"{OBSERVER}{name}" for name in self.no_link or ())]
 
     def put(self) -> list[ObserverSpec]:
         """The observers and links to add or to change; raises `typer.BadParameter` for one that is also removed."""
         if self.keep_clouds is not None and self.top is None:
             raise typer.BadParameter("--keep-clouds needs the top: add --top")
         found = []
-        for name, short in _SHORT_FORMS.items():
-            given = _either(name, getattr(self, name), getattr(self, f"no_{name}"))
-            if given is not None:
-                settings = {what: getattr(self, env) for what, env in short.settings.items()}
-                found.append(short.make(given, **settings))
-        linked = list(map(links.parse_link, self.link or ()))
+        if (number := _either("top", self.top, self.no_top)) is not None:
+            found.append(top_spec(number, keep=self.keep_clouds))
+        if (feed := _either("feed", self.feed, self.no_feed)) is not None:
+            found.append(feed_spec(feed))
+        given = {make: getattr(self, name) for name, make in _SHORT_FORMS.items()}
+        short = [make(target) for make, target in given.items() if target is not None]
+        linked = [*short, *map(links.parse_link, self.link or ())]
         for both in {each.name for each in linked}.intersection(self.removed()):
             raise typer.BadParameter(
                 f"give either --link {links.link_name(both)}=... or --no-link {links.link_name(both)}"

@@ -163,7 +163,7 @@ def test_the_totals_of_cells_are_forwarded(site: Here, monkeypatch: pytest.Monke
     site("worker", "--drain", "--store", "embedded:directory.db")
 
     assert site("get", "notes", "saved", "--store", "embedded:directory.db").out.split() == ["saved", "3"]
-    assert site("configure", "notes", "--no-forward", *store).status == 0
+    assert site("configure", "notes", "--no-link", "forward", *store).status == 0
 
 
 def test_a_full_cell_says_so(site: Here) -> None:

@@ -204,7 +204,7 @@ def test_a_worker_works_on_the_queues_of_its_settings(
 def test_the_names_of_secrets_are_in_the_file_too(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_URL", "sqlite:///shop.db")
     monkeypatch.setenv("CQ_ENV_NAMES", "")  # of this process; the file changes it
-    here("configure", "words", "--export", "words", "--reporting-url-env", "SHOP_URL")
+    here("configure", "words", "--link", "export=sql:words,url_env=SHOP_URL")
     assert "list it in $CQ_ENV_NAMES" in here("link", "init", "words").err
 
     Path("cq.toml").write_text('env_names = ["SHOP_URL", "OTHER"]')

@@ -420,7 +420,7 @@ def test_a_refused_configuration_changes_nothing(here: Here, options: str, said:
 def test_all_options_of_one_command_are_applied_at_once(here: Here, db: Any) -> None:
     here("configure", "words", "--export", "counts")
 
-    here("configure", "words", "--no-export", "--top", "5", "--priority", "20", "--rebuild", "export")
+    here("configure", "words", "--no-link", "export", "--top", "5", "--priority", "20", "--rebuild", "export")
 
     row = here("status", "words", "--json").rows()[0]
     assert [each.partition("(")[0] for each in row["settings"]["observers"]] == ["top@1"]

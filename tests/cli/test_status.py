@@ -161,7 +161,7 @@ def test_what_is_to_be_done_is_said_and_ends_with_1(here: Here) -> None:
     assert "TO DO  queue words: paused until `cq resume`: by hand. Its updates stay queued." in ended.out
     assert "TO DO  link words export: $CQ_REPORTING_URL is not set" in ended.out
     here("resume", "words")
-    here("configure", "words", "--no-export")
+    here("configure", "words", "--no-link", "export")
     assert "TO DO  workers: no worker is alive. Start a worker" in here("doctor").out
     assert here("worker", "--drain").status == 0
     assert here("doctor").status == 0

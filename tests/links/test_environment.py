@@ -100,7 +100,7 @@ def test_passes_go_on_though_a_worker_may_not_read_the_variable(
 def test_a_command_says_what_to_do(here: Here, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOREIGN, "sqlite:///shop.db")
     monkeypatch.setenv("CQ_ENV_NAMES", FOREIGN)
-    assert here("configure", "words", "--export", "words", "--reporting-url-env", FOREIGN).status == 0
+    assert here("configure", "words", "--link", f"export=sql:words,url_env={FOREIGN}").status == 0
     assert here("link", "init", "words").status == 0
     monkeypatch.delenv("CQ_ENV_NAMES")
     assert "is not read for settings in a store" in here("link", "verify", "words").err
@@ -111,11 +111,11 @@ def test_a_command_says_what_to_do(here: Here, db: Any, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (("--webhook", "SHOP_HOOK", "--webhook-secret-env", "SHOP_KEY"), ("SHOP_HOOK", "SHOP_KEY")),
-        (("--webhook", "CQ_HOOK", "--webhook-secret-env", "SHOP_KEY"), ("SHOP_KEY",)),
-        (("--export", "words", "--reporting-url-env", FOREIGN), (FOREIGN,)),
-        (("--forward", "words", "--forward-url-env", FOREIGN), (FOREIGN,)),
-        (("--kafka", "words", "--kafka-env", FOREIGN), (FOREIGN,)),
+        (("--link", "hook=webhook:SHOP_HOOK,secret_env=SHOP_KEY"), ("SHOP_HOOK", "SHOP_KEY")),
+        (("--webhook", "SHOP_HOOK"), ("SHOP_HOOK",)),
+        (("--link", f"export=sql:words,url_env={FOREIGN}"), (FOREIGN,)),
+        (("--link", f"there=queue:words,url_env={FOREIGN}"), (FOREIGN,)),
+        (("--link", f"topic=kafka:words,url_env={FOREIGN}"), (FOREIGN,)),
         (("--export", "words"), ()),
     ],
 )

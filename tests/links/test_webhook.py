@@ -461,7 +461,7 @@ class TestCommands:
         assert here("link", "rebuild", QUEUE, "--json").rows()[0]["generation"] > 1
         assert here("worker", QUEUE, "--drain").status == 0
         assert kept.values() == {"hello": 1}
-        assert here("configure", QUEUE, "--no-webhook").status == 0
+        assert here("configure", QUEUE, "--no-link", "webhook").status == 0
 
     def test_a_url_in_place_of_a_variable_is_refused_and_not_shown(self, db: Any, here: Here) -> None:
         refused = here("configure", QUEUE, "--webhook", "https://host/hunter2")
