@@ -98,17 +98,12 @@ class RoundRobinTask(Task):
             self._place = after(self._notes[-1].key)
             return _LATER
         has_more, self.problem = self._has_more, self._skipped
-        self._place, self._at_once, self._has_more, self._skipped = (
-            self._begin,
-            self.names_per_step,
-            False,
-            "",
-        )
+        self._place, self._at_once = self._begin, self.names_per_step
+        self._has_more, self._skipped = False, ""
         if self.problem and not has_more:
             return TROUBLE_SECONDS
-        if (
-            has_more or not is_whole
-        ):  # the next round is one step, which finds nothing, and clears the notification
+        # A round of several steps does not clear the notification: the next one, whose step finds nothing, does.
+        if has_more or not is_whole:
             return _LATER
         return CAUGHT_UP if self._notes else DONE
 
