@@ -230,7 +230,7 @@ def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes)
     return versionstamp
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=24)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=45)
 def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge leaves what waits."""
     return versionstamp
@@ -244,7 +244,7 @@ def sets_aside_and_forgets(
     return piece
 
 
-@queues.replaces("cq.observers.links.task.LinkTask._step", seed=7)
+@queues.replaces("cq.observers.links.task.LinkTask._step", seed=13)
 def clears_entries_first(_: Any, self: Any) -> float:
     """Entries are cleared from the store before they are sent."""
     read = transact(self.db, self._read)
