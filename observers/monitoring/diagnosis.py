@@ -64,7 +64,7 @@ class Check:
 def doctor(url: str | None = None, app: App | None = None) -> Iterator[Check]:
     """Check this installation, the store of `url` (as `cq.open` takes it), its queues and their exports.
 
-    Skips checks that depend on a failed one. Creates no store and changes no data; loads the binding if installed.
+    Skips checks that depend on a failed one. Creates no store and changes no data.
     """
     yield _check("python", lambda: f"{platform.python_version()}, SQLite {apsw.sqlite_lib_version()}")
     yield _check("cq", version)

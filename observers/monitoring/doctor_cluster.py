@@ -15,12 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from cq import runtime
-from cq.admin.queue_status import current_version
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.keys import QueueKeys
 from cq.store import OpenDatabase
-from cq.store.api import VERSIONS_PER_SECOND, Database
+from cq.store.api import Database
 from cq.store.foundationdb import (
     INSTALL_BINDING,
     check_cluster_file,
@@ -33,8 +31,6 @@ from cq.store.transact import transact
 
 ANSWER_SECONDS: Final = 3.0
 """Time limit of the cluster's first answer."""
-CLOCK_SECONDS: Final = 1.0
-"""Time over which the rate of the cluster's versions is measured."""
 
 STATUS: Final = b"\xff\xff/status/json"
 _SHARDS: Final = b"\xff\xff/metrics/data_distribution_stats/"
@@ -56,7 +52,6 @@ class ClusterStore:
     db: OpenDatabase
 
     def __init__(self, path: str) -> None:
-        self._given = path
         self._path = path or default_cluster_file()
 
     def before(self) -> dict[str, Callable[[], str]]:
@@ -78,7 +73,7 @@ class ClusterStore:
     def after(self) -> dict[str, Callable[[], str]]:
         """The checks of the open cluster."""
         checks = {name: partial(self._checked, check) for name, check in status_checks().items()}
-        return {"versions": self._versions, **checks, "clock": self._clock}
+        return {"versions": self._versions, **checks}
 
     def of_queue(self, name: str, space: Space) -> dict[str, Callable[[], str]]:
         """The checks of a queue that only a cluster has."""
@@ -100,14 +95,7 @@ class ClusterStore:
                 f"{self._path} or its folder cannot be written: change that, as the client rewrites the file when the "
                 "cluster's coordinators change"
             )
-        return f"{self._path}, {self._found()}"
-
-    def _found(self) -> str:
-        if self._given:
-            return "named by the store's URL"
-        if os.environ.get("FDB_CLUSTER_FILE"):
-            return "named by $FDB_CLUSTER_FILE"
-        return "found in the current folder" if self._path == "fdb.cluster" else "the system's"
+        return self._path
 
     def _versions(self) -> str:
         client, servers = client_version(), server_versions(self._cluster)
@@ -118,18 +106,6 @@ class ClusterStore:
             raise StoreError(
                 f"{found}: unless an upgrade is under way, install the package `foundationdb-clients` of the "
                 "cluster's version"
-            )
-        return found
-
-    def _clock(self) -> str:
-        first, started = current_version(self.db), runtime.time()
-        runtime.sleep(CLOCK_SECONDS)
-        advanced = (current_version(self.db) - first) / VERSIONS_PER_SECOND
-        passed = runtime.time() - started
-        found = f"versions advanced by {advanced:.2f} s in {passed:.2f} s of this machine's clock"
-        if not passed / 2 < advanced < passed * 2:
-            raise StoreError(
-                f"{found}, so ages are wrong: run this again, and if it stays, repair the clock or the cluster"
             )
         return found
 

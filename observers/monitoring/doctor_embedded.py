@@ -5,15 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
 from cq import keys, runtime
-from cq.errors import ClientLibraryError, StoreError
-from cq.observers.monitoring.doctor_cluster import binding, client_library
+from cq.errors import StoreError
 from cq.store import open as open_store
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded.file import PAGE_BYTES, check
@@ -39,12 +37,7 @@ class EmbeddedStore:
 
     def before(self) -> dict[str, Callable[[], str]]:
         """The checks that do not open the store."""
-        return {
-            "binding": partial(_not_needed, binding),
-            "client library": partial(_not_needed, client_library),
-            "store file": self._file,
-            ROOM: self._room,
-        }
+        return {"store file": self._file, ROOM: self._room}
 
     def exists(self) -> bool:
         """Whether the file exists."""
@@ -97,14 +90,6 @@ class EmbeddedStore:
                 "it right; ages are too low until it has caught up"
             )
         return "versions follow this machine's clock"
-
-
-def _not_needed(check: Callable[[], str]) -> str:
-    """Run a check of FoundationDB's client, whose failure does not matter here."""
-    try:
-        return check()
-    except ClientLibraryError:
-        return "missing, or it cannot be used; an embedded store does not need it"
 
 
 def _max_file_bytes() -> int:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -34,10 +33,10 @@ from tests.links.webhookhelpers import SECRET, serving
 from tests.observers.monitoring.clusters import IN_ORDER
 from tests.store.binding import Binding
 
-EMBEDDED = ["python", "cq", "binding", "client library", "store file", "room"]
+EMBEDDED = ["python", "cq", "store file", "room"]
 STATUS_CHECKS = ["redundancy", "space", "throttling", "clients", "messages"]
 CLUSTER = ["python", "cq", "binding", "client library", "cluster file"]
-OF_WORDS = ["clock", "queue words", "workers", "shards of words"]
+OF_WORDS = ["queue words", "workers", "shards of words"]
 ALL_OF_A_CLUSTER = [*CLUSTER, "store", "versions", *STATUS_CHECKS, *OF_WORDS]
 
 
@@ -97,13 +96,6 @@ def test_a_store_that_is_not_there_yet_is_no_failure_and_is_not_made(url: str, t
     assert all(check.ok for check in checks.values())
     assert "does not exist yet" in checks["store file"].message
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_a_client_library_an_embedded_store_is_in_order_and_that_is_said(url: str) -> None:
-    check = looks(url)["client library"]
-
-    assert check.ok
-    assert check.message == "missing, or it cannot be used; an embedded store does not need it"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +178,6 @@ def cluster(db: Any, cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(doctor_cluster, "client_version", lambda: "7.3.69")
     monkeypatch.setattr(doctor_cluster, "read_cluster", lambda db: IN_ORDER)
     monkeypatch.setattr(doctor_cluster, "shards", lambda db, begin, end: "shards of queued updates: 1")
-    monkeypatch.setattr(doctor_cluster, "CLOCK_SECONDS", 0.2)
     return f"fdb:{cluster_file}"
 
 
@@ -252,18 +243,6 @@ def test_a_cluster_file_that_the_client_cannot_rewrite_is_named(
     assert "or its folder cannot be written" in wrong(cluster)["cluster file"]
 
 
-@pytest.mark.usefixtures("cluster")
-def test_it_is_said_where_the_cluster_file_was_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cluster_file: str
-) -> None:
-    monkeypatch.delenv("FDB_CLUSTER_FILE", raising=False)
-    assert looks(f"fdb:{cluster_file}")["cluster file"].message.endswith(", named by the store's URL")
-    monkeypatch.chdir(tmp_path)
-    assert looks("fdb:")["cluster file"].message == "fdb.cluster, found in the current folder"
-    monkeypatch.setenv("FDB_CLUSTER_FILE", cluster_file)
-    assert looks("fdb:")["cluster file"].message.endswith(", named by $FDB_CLUSTER_FILE")
-
-
 def test_a_cluster_that_does_not_answer_is_said(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(path: str, answer_within: float) -> None:
         raise StoreUnreachable(f"no answer from the cluster in {path} within {answer_within:g} s")
@@ -283,15 +262,6 @@ def test_versions_that_do_not_match_are_said(
     monkeypatch.setattr(doctor_cluster, "server_versions", lambda cluster: servers)
 
     assert wrong(cluster)["versions"].startswith(f"the cluster is of version {', '.join(servers)}, and")
-
-
-@pytest.mark.parametrize("speed", [0, 10])
-def test_versions_that_do_not_advance_with_the_clock_are_said(
-    cluster: str, monkeypatch: pytest.MonkeyPatch, speed: int
-) -> None:
-    monkeypatch.setattr(doctor_cluster, "current_version", lambda db: int(speed * 1e6 * time.time()))
-
-    assert "so ages are wrong" in wrong(cluster)["clock"]
 
 
 @pytest.mark.cluster
