@@ -90,43 +90,31 @@ class _Counted:
 class RepeatHandler(logging.StreamHandler[Any]):
     """Writes lines to standard error, and counts repeated warnings instead of writing them.
 
-    The first warning is written at once. Equal ones of the next `REPEAT_SECONDS` are counted, and after this time the
-    latest of them is written with their number. Warnings are equal if event and fields, or logger and message, are
-    equal, and the exception. Fields in seconds do not count: the pause until the next try grows with each warning.
+    The first warning is written at once. Equal ones of the next `REPEAT_SECONDS` are counted, and the next record after
+    this time writes the latest of them with their number. Warnings are equal if event and fields, or logger and
+    message, are equal, and the exception. Fields in seconds do not count: the pause until the next try grows with each
+    warning.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._counted: dict[tuple[str, ...], _Counted] = {}  # in the order of their first lines
-        self._has_thread = False
         self._is_closed = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write or count a record; the caller holds the handler's lock."""
+        self._write_counts(REPEAT_SECONDS)
         if record.levelno < logging.WARNING or self._is_closed:
             super().emit(record)
             return
-        self._write_counts(REPEAT_SECONDS)
         key = _content(record)
         counted = self._counted.get(key)
         if counted is not None:
             counted.repeat(record)
-            self._start_thread()
             return
         if len(self._counted) < MAX_LINES:
             self._counted[key] = _Counted()
         super().emit(record)
-
-    def write_due(self) -> float | None:
-        """Write the counts that are due; returns the seconds until the next is due, None without any."""
-        self.acquire()
-        try:
-            self._write_counts(REPEAT_SECONDS)
-            ends = [each.begun + REPEAT_SECONDS for each in self._counted.values() if each.count]
-            self._has_thread = bool(ends)
-            return min(ends) - runtime.monotonic() if ends else None
-        finally:
-            self.release()
 
     def close(self) -> None:
         """Write all counts; later records are all written. `logging.shutdown` calls this when the process ends."""
@@ -150,20 +138,6 @@ class RepeatHandler(logging.StreamHandler[Any]):
                 each.record.created = runtime.time()
                 each.record.msecs = each.record.created % 1 * 1_000
                 super().emit(each.record)
-
-    def _start_thread(self) -> None:
-        """Start the thread that writes counts while nothing else is logged, unless it runs."""
-        if self._has_thread:
-            return
-        try:
-            runtime.start_thread(self._write_later, "log")
-            self._has_thread = True
-        except RuntimeError:  # no thread can be started at the end of the process: `close` writes the count
-            return
-
-    def _write_later(self) -> None:
-        while (seconds := self.write_due()) is not None:
-            runtime.sleep(max(0.0, seconds))
 
 
 def _content(record: logging.LogRecord) -> tuple[str, ...]:
