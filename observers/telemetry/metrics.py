@@ -7,8 +7,6 @@ keys would create too many series.
 from __future__ import annotations
 
 import re
-import socket
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,7 +26,7 @@ LOOPBACK: Final = "127.0.0.1"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """The bounds of histograms, in seconds: a pass takes less than one, and no transaction lives longer than five."""
 CONNECTION_SECONDS: Final = 10.0
-"""After this time a connection is closed, because each holds a thread, even an idle one."""
+"""After this time an idle connection is closed, because each holds a thread."""
 _VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
 Update = Callable[[float | None, Sequence[str]], None]
 """Updates a metric by a value, under the values of its labels; None removes the gauge."""
@@ -152,26 +150,13 @@ def _for_hosts(app: WSGIApplication, hosts: frozenset[str]) -> WSGIApplication:
 
 
 def _limited(handler: Any) -> Any:
-    """A subclass of a request handler, with a time limit for the whole connection.
-
-    A timeout of the socket applies to each single read, so a client that sends a byte now and then never reaches it.
-    """
+    """A subclass of a request handler, with a time limit for each read and write."""
 
     class Limited(handler):  # type: ignore[misc]
+        timeout = CONNECTION_SECONDS
+
         def handle(self) -> None:
-            limit = threading.Timer(CONNECTION_SECONDS, _shut, [self.connection])
-            limit.daemon = True
-            limit.start()
-            try:
-                with suppress(ConnectionError):  # closed by the client or the time limit during the answer
-                    super().handle()
-            finally:
-                limit.cancel()
+            with suppress(ConnectionError, TimeoutError):  # the client has closed it, or is idle
+                super().handle()
 
     return Limited
-
-
-def _shut(connection: socket.socket) -> None:
-    """Shut a connection down, so that its reads and writes under way return."""
-    with suppress(OSError):  # the client has already closed it
-        connection.shutdown(socket.SHUT_RDWR)
