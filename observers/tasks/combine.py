@@ -48,20 +48,10 @@ class Paused(CqError):
     """This process has paused the queue, and is about to read that in its configuration."""
 
 
-BucketCaches = dict[tuple[str, int, int], BucketCache]
-"""{queue, generation and number: cache} of buckets that a worker does not process at present, for example in a pause.
-
-An old cache is safe: passes use it only while the bucket's token is the one of the worker's own last pass. But one
-task at a time owns a cache: it puts the cache here when it ends, and the next task removes it.
-"""
-
-
 class CombineTask(Task):
     """The task that runs passes over one bucket."""
 
-    def __init__(
-        self, passes: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: BucketCaches
-    ) -> None:
+    def __init__(self, passes: PassRunner, failures: FailureShare, totals: WorkerCounts) -> None:
         config = passes.code.config
         self.passes = passes
         self.notification = QueueKeys(config.name).notification(config.generation, passes.number)
@@ -73,9 +63,7 @@ class CombineTask(Task):
         self.is_awaited = config.decider is not None
         self._failures = failures
         self._totals = totals
-        self._caches = caches
         self._is_left = False
-        self._place = (config.name, config.generation, passes.number)
 
     def __str__(self) -> str:
         return f"bucket {self.passes.number} of queue {self.passes.code.config.name!r}"
@@ -117,15 +105,13 @@ class CombineTask(Task):
 
     def enter(self, worker: bytes) -> None:
         self._is_left = False
-        self._caches.pop(self._place, None)  # this task has the same cache object, and owns it again
 
     def leave(self) -> None:
         self._is_left = True
 
     def end(self) -> None:
-        """Return the cache to the worker. `end_attempts` clears the notes of attempts of all buckets at once."""
+        """Begin anew if it is acquired again. `end_attempts` clears the notes of attempts of all buckets at once."""
         self.passes.reset_pass_count()
-        self._caches[self._place] = self.passes.cache
 
     def _emit(self, result: PassResult, seconds: float) -> None:
         queue, bucket = self.passes.code.config.name, self.passes.number
@@ -197,7 +183,6 @@ class QueuePasses:
 
     def __init__(self, db: Database, totals: WorkerCounts, limits: Limits | None) -> None:
         self._db, self._totals, self._limits = db, totals, limits
-        self._caches: BucketCaches = {}
         self._failures: dict[str, FailureShare] = {}
 
     def parts(self, codes: Mapping[str, QueueCode], names: Collection[str]) -> Iterator[WorkPart]:
@@ -205,7 +190,10 @@ class QueuePasses:
 
         A queue has a part for each shape: the former one too, while a rebucketing drains its buckets.
         """
-        self._forget(codes, names)
+        # The failures of queues left alone begin anew.
+        self._failures = {
+            name: share for name, share in self._failures.items() if name in codes and not share.is_paused
+        }
         for name, code in codes.items():
             failures = self._failures.setdefault(name, FailureShare())
             memory = _MEMORY_BYTES // len(names) // code.config.buckets
@@ -213,28 +201,14 @@ class QueuePasses:
                 first = TaskId.of_bucket(name, shape.config.generation)
                 yield WorkPart(first, (code.config, failures), partial(self._make, shape, failures, memory))
 
-    def _forget(self, codes: Mapping[str, QueueCode], names: Collection[str]) -> None:
-        """Forget the failures of queues left alone, which begin anew, and the caches of buckets that no queue has."""
-        self._failures = {
-            name: share for name, share in self._failures.items() if name in codes and not share.is_paused
-        }
-        present = {(name, shape.config.generation) for name, code in codes.items() for shape in code.shapes}
-        for place in list(self._caches):  # of a list, as tasks in other threads return caches
-            name = place[0]
-            if name not in names or (name in codes and place[:2] not in present):
-                self._caches.pop(place, None)
-
     def _make(self, shape: QueueCode, failures: FailureShare, memory: int) -> list[CombineTask]:
         is_one_bucket = is_local(self._db) and shape.config.buckets == 1
         is_large = is_one_bucket or _is_one_by_one(self._db, shape)
         limits = LOCAL_LIMITS if self._limits is None and is_large else self._limits
         tasks = []
         for number in range(shape.config.buckets):
-            place = (shape.config.name, shape.config.generation, number)
-            cache = self._caches.pop(place, None) or BucketCache()
-            cache.max_bytes = memory
-            passes = PassRunner(self._db, shape, number, limits=limits, cache=cache)
-            tasks.append(CombineTask(passes, failures, self._totals, self._caches))
+            passes = PassRunner(self._db, shape, number, limits=limits, cache=BucketCache(memory))
+            tasks.append(CombineTask(passes, failures, self._totals))
         return tasks
 
 

@@ -35,7 +35,6 @@ from cq.observers.worker import worker as worker_module
 from cq.observers.worker.worker import Worker
 from cq.observers.worker.workload import Workload
 from cq.passes.plan import LOCAL_LIMITS, Limits
-from cq.queue.bucket_state import BucketState
 from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.faults import TIMED_OUT, FailedCalls, error_class
@@ -77,48 +76,6 @@ def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(
             assert job.task.max_parallel == (1 if is_alone else None)
             is_large = is_alone or (is_local(db) and buckets == 1)
             assert job.task.passes.limits == (LOCAL_LIMITS if is_large else Limits())
-
-
-def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1)
-    add(db, name, {"a": 1})
-    work = Workload(db, cq.App(), [name], {"combine"}, WorkerCounts(), None)
-
-    def load() -> CombineTask:
-        work.load()[1].cancel()
-        (task,) = (job.task for job in work.jobs if isinstance(job.task, CombineTask))
-        task.enter(b"")
-        return task
-
-    first = load()
-    first.run()
-    remembered = first.passes.cache
-    assert remembered.values
-
-    admin.pause(db, name)
-    work.load()[1].cancel()
-    admin.resume(db, name)
-    assert load().passes.cache is not remembered, "the first task may still be running"
-    first.end()
-
-    admin.pause(db, name)
-    work.load()[1].cancel()
-    admin.resume(db, name)
-    second = load()
-    assert second.passes.cache is remembered
-    add(db, name, {"a": 1})
-    second.run()
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2}
-    second.end()
-    second.enter(b"")
-    add(db, name, {"a": 1})
-    second.run()
-    assert second.passes.cache.is_valid(transact(db, lambda tr: read_token(tr, name)))
-    assert not [each for each in work._passes._caches if each[0] == name]
-
-
-def read_token(tr: Any, name: str) -> bytes:
-    return BucketState.from_bytes(tr.get(QueueKeys(name).state(1, 0)).value).token
 
 
 def test_a_task_that_finds_work_is_repeated_without_a_watch(
