@@ -11,6 +11,7 @@ views differ or one is late: a pass reads the bucket's state with a conflict ran
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from hashlib import blake2b
 from typing import Final
 
 from cq import runtime
+from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
 from cq.keys.membership import BEAT_SECONDS, WORKER_ID_BYTES, WORKERS_CHANGED, worker
 from cq.observers.scheduling.members import (
@@ -43,6 +45,7 @@ _GONE_BEATS: Final = 3  # a worker that misses this many beats is gone
 _OLD_BEATS: Final = 8  # at first sight, a worker whose row is this many beats old is gone
 # A row removed after this many missed beats: the worker has died, not left in good order.
 _LATE_BEATS: Final = 2
+log = logging.getLogger("cq.worker")
 
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
@@ -91,7 +94,9 @@ class Membership:
         self._beats = 0
         mine, named = frozenset(roles), frozenset(queues) or None
         host, pid = socket.gethostname(), os.getpid()
-        self.me = Member(self.id, b"", every, mine, kinds_of(mine), named, host, pid, MemberReport())
+        # With all of its roles, even while it beats without them, see `_limited`.
+        self._whole = Member(self.id, b"", every, mine, kinds_of(mine), named, host, pid, MemberReport())
+        self.me = self._whole
         self._seen: dict[bytes, _Seen] = {}
         self.others: list[Member] = []
         self._shape: object = None
@@ -106,7 +111,7 @@ class Membership:
         """
         self._beats += 1
         every = self.every / _BUSY if is_busy or self._beats <= _FIRST_BEATS else self.every
-        self.me = replace(self.me, report=report, every=every)
+        self.me = _limited(replace(self._whole, report=report, every=every))
         began = runtime.monotonic()
         members, self.version = transact_versioned(self._db, self._beat)
         self._versions.observe(self.version, began)
@@ -186,6 +191,21 @@ class Membership:
 
 def _emit(member: Member, event: str) -> None:
     emit(event, worker=member.id.hex(), host=member.host, pid=member.pid)
+
+
+def _limited(member: Member) -> Member:
+    """The member, without any role if the list of queues that it leaves alone does not fit into its row.
+
+    Work left undone but not listed in the row would be lost: the other workers would assume that this worker does it.
+    """
+    if len(member.to_bytes()) <= codec.MAX_VALUE_BYTES - 1_000:
+        return member
+    log.warning(
+        "this worker leaves more queues alone than its row can list, so it stays idle: start it for fewer, named queues"
+    )
+    return replace(
+        member, roles=frozenset(), kinds=frozenset(), report=MemberReport(facts=member.report.facts)
+    )
 
 
 def _remove(tr: Transaction, gone: list[Member]) -> None:

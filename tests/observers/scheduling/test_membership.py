@@ -241,6 +241,17 @@ class TestMembership:
         (found,) = transact(db, lambda tr: read_members(tr.snapshot))
         assert found.kinds == {"link", "exporter", "measure"}
 
+    def test_one_that_cannot_say_all_that_it_leaves_alone_does_nothing(self, db: Any) -> None:
+        first, second = Membership(db), Membership(db)
+        first.beat(MemberReport())
+        second.beat(MemberReport(lacking=frozenset(f"{'long' * 20}-{number}" for number in range(2_000))))
+        first.beat(MemberReport())
+        assert not any(second.is_mine(share) for share in SHARES)
+        assert all(first.is_mine(share) for share in SHARES)
+        second.beat(MemberReport())
+        first.beat(MemberReport())
+        assert any(second.is_mine(share) for share in SHARES)
+
     def test_a_row_that_cannot_be_read_stands_for_nobody(self, db: Any) -> None:
         transact(db, lambda tr: tr.set(workerkeys.worker(b"12345678"), b"nonsense"))
         first = Membership(db)
