@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -60,13 +58,6 @@ def watch(console: Console, read: Callable[[], Overview], seconds: float, *, wid
     """Draw an overview every `seconds`, and at once when the terminal changes its size; until an exception."""
     samples = Samples()
     with Live(console=console, auto_refresh=False, screen=True) as live:
-
-        def suspend(*_: object) -> None:
-            live.stop()  # the shell gets the screen of before
-            os.kill(os.getpid(), signal.SIGSTOP)
-            live.start(refresh=True)
-
-        signal.signal(signal.SIGTSTP, suspend)  # ^Z
         while True:
             found, until = read(), time.monotonic() + seconds
             samples.add(found)

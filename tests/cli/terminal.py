@@ -55,11 +55,6 @@ class Terminal:
         self.process.wait(SECONDS)
         return self._read.decode()
 
-    def wait_for(self, text: str) -> None:
-        """Wait until the command has printed a text after the latest frame."""
-        while text.encode() not in self._read:
-            assert self._more(), f"no {text!r}: {self._read!r}"
-
     def frame(self, is_wanted: Callable[[list[str]], bool]) -> list[str]:
         """The lines, without control sequences, of the first complete screen that is wanted and not returned yet."""
         while self._more():
