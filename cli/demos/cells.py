@@ -274,7 +274,8 @@ def move_out(stop: Event, *, url: str) -> None:
             if stop.wait(_PAUSE):
                 return
         cells.drain_cell(OLD_CELL)
-        while next(cells.directory.users_in(OLD_CELL), None) is not None and not stop.wait(_PAUSE):
+        # A user whose move to it has begun before counts in it, too.
+        while next(each.users for each in cells.cells() if each.name == OLD_CELL) and not stop.wait(_PAUSE):
             with suppress(*_REFUSALS):
                 next(cells.rebalance(1), None)
 
