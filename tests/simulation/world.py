@@ -238,11 +238,11 @@ class World(Scenario):
     def refused(self, store: str, tr: CommitRequest, code: int) -> None:
         """Promise 1: an add conflicts with nothing but a change of its own queue's configuration.
 
-        Of two tries of an emitter's flush, one conflicts if the other one lands late. Those who load read how far
-        they are.
+        Of two tries of an emitter's flush, one conflicts if the other one lands late; and a flush conflicts if its
+        emitter's key is trimmed meanwhile, which short-lived ids alone allow. Those who load read how far they are.
         """
         adds = [note for note in tr.notes if isinstance(note, Added) and note.queue != STORED]
-        may_conflict = "commits land late" in self.plan and any(
+        may_conflict = ("commits land late" in self.plan or "short-lived ids" in self.plan) and any(
             isinstance(note, Flushed) for note in tr.notes
         )
         shape = max((self._shapes[note.queue][0] for note in adds), default=0)
