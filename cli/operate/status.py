@@ -5,15 +5,16 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 
 from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, hidden_levels, queue_columns, shown_queues
-from cq.cli.operate.watch import watch
 from cq.cli.shared.chart import sparkline
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag
@@ -43,9 +44,7 @@ def show_status(
     queue: Annotated[str | None, argument("QUEUE", "Name of a queue. Default: all queues.")] = None,
     watched: Annotated[
         bool,
-        flag(
-            "--watch", "Repeat every 2 seconds, until ^C; on a terminal in place, with charts of the rates."
-        ),
+        flag("--watch", "Repeat every 2 seconds, until ^C; on a terminal in place, warnings first."),
     ] = False,
     wide: Annotated[
         bool, flag("--wide", "Show all columns and levels on a terminal, not only columns that fit.")
@@ -72,17 +71,29 @@ def show_status(
         _print(console, overview(db, queue), wide, options.json)
         return
     try:
-        if not options.json and console.is_terminal and not console.is_dumb_terminal:
-            # As ^C: the screen of before comes back, and the cursor.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            watch(console, lambda: _answered(db, queue), WATCH_SECONDS, wide=wide)
-        while is_read():
-            _print(console, _answered(db, queue), wide, options.json)
-            if not options.json:
-                say("")
-            time.sleep(WATCH_SECONDS)
+        _watch(db, console, queue, wide, options.json)
     except KeyboardInterrupt:
         return
+
+
+def _watch(db: Database, console: Console, queue: str | None, wide: bool, json: bool) -> None:
+    """Print the overview every 2 seconds, on a terminal in place, until the reader has ended or an exception."""
+    in_place = console.is_terminal and not console.is_dumb_terminal and not json
+    if in_place:
+        # As ^C: the screen of before comes back, and the cursor.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with Live(console=console, auto_refresh=False, screen=True) if in_place else nullcontext() as live:
+        while is_read():
+            found = _answered(db, queue)
+            if live is not None:
+                # The screen shows the first lines.
+                parts = reversed(_parts(found, console.width, wide=wide))
+                live.update(Group(*_separated(parts)), refresh=True)
+            else:
+                _print(console, found, wide, json)
+                if not json:
+                    say("")
+            time.sleep(WATCH_SECONDS)
 
 
 def _answered(db: Database, queue: str | None) -> Overview:
@@ -99,7 +110,7 @@ def _answered(db: Database, queue: str | None) -> Overview:
 
 def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
     if not json:
-        print_rich(*_shown(found, console.width if console.is_terminal else None, wide=wide))
+        print_rich(*_separated(_parts(found, console.width if console.is_terminal else None, wide=wide)))
         return
     for queue in found.queues:
         outbox = found.outboxes.get(queue.name)
@@ -115,20 +126,24 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
     print_json({"workers": [asdict(worker) for worker in found.workers], "findings": findings})
 
 
-def _shown(found: Overview, width: int | None, *, wide: bool = False) -> Iterable[FittedTable | Text]:
-    """The queues, the workers, and each remark with what to do about it."""
+def _parts(found: Overview, width: int | None, *, wide: bool) -> list[list[FittedTable | Text]]:
+    """The queues, the workers, and the remarks, each with what to do about it."""
     queues = shown_queues(found, every=wide or width is None)
-    yield table_of(queue_columns(found), queues, width, wide=wide) if queues else Text(NO_QUEUE)
-    yield from hidden_levels(found, queues)
-    if found.workers:
-        yield Text()
-        yield table_of(WORKER_COLUMNS, found.workers, width, wide=wide)
-    remarks = find_remarks(found)
-    yield from [Text()] if remarks else []
-    for each in remarks:
-        yield Text(printable(str(each)))
+    table = table_of(queue_columns(found), queues, width, wide=wide) if queues else Text(NO_QUEUE)
+    workers = [table_of(WORKER_COLUMNS, found.workers, width, wide=wide)] if found.workers else []
+    remarks: list[FittedTable | Text] = []
+    for each in find_remarks(found):
+        remarks.append(Text(printable(str(each))))
         if each.instruction:
-            yield Text(f"    {printable(each.instruction)}", "dim")
+            remarks.append(Text(f"    {printable(each.instruction)}", "dim"))
+    return [[table, *hidden_levels(found, queues)], [*workers], remarks]
+
+
+def _separated(parts: Iterable[Sequence[FittedTable | Text]]) -> Iterator[FittedTable | Text]:
+    """The parts with an empty line between them."""
+    for at, part in enumerate(each for each in parts if each):
+        yield from [Text()] if at else []
+        yield from part
 
 
 def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) -> None:

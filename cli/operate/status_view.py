@@ -1,9 +1,8 @@
-"""What `cq status` shows of queues and workers: columns, states with their colours, and the order of urgency."""
+"""What `cq status` shows of queues and workers: columns, and states with their levels and colours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from rich.text import Text
@@ -11,13 +10,18 @@ from rich.text import Text
 from cq.admin.queue_status import QueueStatus
 from cq.cli.shared.output import age, limits, quantity, rough
 from cq.cli.shared.table import NO_VALUE, ShownColumn
+from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
 NO_QUEUE: Final = "no queue is configured in this store: begin with `cq configure QUEUE --combiner sum`"
 _LATE_SECONDS: Final = 10.0
-_CALM: Final = ("active", "alive")
-_STYLES: Final = {"paused": "yellow", "set aside": "yellow"}  # of states; others that are not calm are red
-_URGENT: Final = "bold red"
+_LEVELS: Final = {
+    "active": Level.GOOD,
+    "alive": Level.GOOD,
+    "paused": Level.WARNING,
+    "set aside": Level.WARNING,
+}
+_STYLES: Final = {Level.GOOD: "", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
 def shown_queues(found: Overview, *, every: bool) -> list[QueueStatus]:
@@ -39,7 +43,7 @@ def _is_prominent(queue: QueueStatus, found: Overview) -> bool:
         return True
     source = next((each for each in found.queues if each.name == queue.level_of), None)
     states = [] if source is None else queue_states(source, found)
-    is_like_source = set(queue_states(queue, found)) <= {*_CALM, *states}
+    is_like_source = set(queue_states(queue, found)) <= {"active", *states}
     return not is_like_source or (queue.oldest_seconds or 0.0) > _LATE_SECONDS
 
 
@@ -145,31 +149,14 @@ def worker_states(worker: WorkerStatus) -> list[str]:
     return ["dead" if not worker.alive else "stuck" if worker.stuck else "alive"]
 
 
+def level_of(state: str) -> Level:
+    """How urgent a state is."""
+    return _LEVELS.get(state, Level.PROBLEM)
+
+
 def _states(words: Sequence[str]) -> Text:
     """The words, coloured by their urgency."""
-    return Text(", ").join(
-        Text(word, style="" if word in _CALM else _STYLES.get(word, _URGENT)) for word in words
-    )
-
-
-def by_urgency(found: Overview) -> Overview:
-    """The overview with the queues and workers first that need the operator most."""
-
-    def of_queue(queue: QueueStatus) -> tuple[int, float, str]:
-        late = queue.oldest_seconds or 0.0
-        words = queue_states(queue, found)
-        return _rank(words), -late if late > _LATE_SECONDS else 0.0, queue.name
-
-    return replace(
-        found,
-        queues=sorted(found.queues, key=of_queue),
-        workers=sorted(found.workers, key=lambda worker: _rank(worker_states(worker))),
-    )
-
-
-def _rank(words: Sequence[str]) -> int:
-    """0 for the most urgent states."""
-    return min(2 if word in _CALM else 1 if word in _STYLES else 0 for word in words)
+    return Text(", ").join(Text(word, _STYLES[level_of(word)]) for word in words)
 
 
 def _limits(queue: QueueStatus) -> str:

@@ -7,15 +7,11 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from rich.text import Text
 
 import cq
 from cq import admin
-from cq.cli.operate.status_view import by_urgency, queue_columns, queue_states
-from cq.cli.operate.watch import Samples, cropped, screen, shared
 from cq.cli.shared.chart import sparkline
 from cq.cli.shared.table import FittedTable
-from cq.observers.monitoring.store_overview import WorkerStatus, overview
 from cq.queue.limits import compare
 from tests.cli.conftest import Cli, Here
 from tests.cli.terminal import COLOUR, Terminal, plain
@@ -119,72 +115,23 @@ def test_the_end_of_a_pause_and_the_limits_are_json(here: Here, db: Any) -> None
     )
 
 
-def test_watching_fits_the_height_with_urgent_queues_first(cli: Cli, db: Any) -> None:
+def test_watching_redraws_the_screen_with_warnings_first(cli: Cli, db: Any) -> None:
     for name in NAMES:
         cq.configure(db, name)
     make_urgent(db)
     with Terminal(cli, "status", "--watch", size=(80, 24)) as terminal:
         first = terminal.frame(lambda lines: len(lines) == 24)
-        names = [line.split()[0] for line in first if line.strip()]
-        at = names.index("queue")
-        assert names[at + 1 : at + 3] == ["late", "stopped"]
-        assert any(line.endswith("more queues hidden)") for line in first)
+        assert first[0] == "no worker is alive"
+        assert any(line.startswith("queue 'late': full") for line in first)
+        assert any(line.split() == ["broken", "active", "-", "0", "0.0", "0"] for line in first)
         assert max(map(cell_len, first)) <= 80
         terminal.resize(120, 90)
         larger = terminal.frame(lambda lines: len(lines) == 90)
         assert any(line.startswith(NAMES[59]) for line in larger)
-        terminal.resize(40, 8)
-        smaller = terminal.frame(lambda lines: len(lines) == 8)
-        assert max(map(cell_len, smaller)) <= 40
         terminal.process.send_signal(signal.SIGINT)
         end = terminal.output()
         assert terminal.process.returncode == 0
     assert end.rstrip().endswith("\x1b[?1049l"), "the screen of before is back"
-
-
-@pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 10), (20, 3), (10, 1)])
-@pytest.mark.parametrize("count", [0, 1, 60])
-def test_a_screen_is_never_larger_than_the_terminal(db: Any, size: tuple[int, int], count: int) -> None:
-    for name in NAMES[:count]:
-        cq.configure(db, name)
-    seen = overview(db)
-    host = "計算機\x1b[2J" * 20
-    seen.workers.extend(
-        WorkerStatus(f"{n:016x}", host, n, "1", ["combine"], None, n != 7, 1.0, 1, 1, 1, 0.5, [], [], "")
-        for n in range(count)
-    )
-    samples = Samples()
-    for _ in range(50):
-        samples.add(seen)
-    lines = screen(seen, samples, size)
-
-    assert len(lines) <= size[1]
-    assert max(line.cell_len for line in lines) <= size[0]
-    if count == 60 and size[1] >= 24:
-        shown = [line.plain for line in lines]
-        assert next(line for line in shown if line.startswith("000")).split()[:2] == [
-            "0000000000000007",
-            "dead",
-        ]
-        assert any(line.endswith("more workers hidden)") for line in shown)
-
-
-def test_urgent_states_come_first(db: Any) -> None:
-    make_urgent(db)
-    seen = by_urgency(overview(db))
-
-    assert [queue.name for queue in seen.queues] == ["late", "stopped", "broken", "calm"]
-    assert [queue_states(queue, seen) for queue in seen.queues][:3] == [["full"], ["paused"], ["active"]]
-    assert next(column.name for column in queue_columns(seen)) == "queue"
-
-
-def test_room_is_shared_fairly() -> None:
-    assert shared([5, 100, 10], 60) == [5, 45, 10]
-    assert shared([5, 100, 10], 12) == [4, 4, 4]
-    rows = [[Text("a"), Text("b")], [Text("c")], [Text("d")]]
-    lines = cropped([Text("head")], rows, 4, "row")
-    assert [line.plain for line in lines] == ["head", "a", "b", "(2 more rows hidden)"]
-    assert len(cropped([Text("head")], rows, 5, "row")) == 5
 
 
 def test_a_sparkline_begins_at_zero() -> None:
