@@ -19,9 +19,9 @@ from cq.errors import InvalidConfiguration
 from cq.keys import check_name
 from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue, own_combiner
+from cq.queue.pending import read_pending_updates
 from cq.queue.slots import combined
 from cq.store.api import Transaction, TransactionRead
-from cq.windows.pending import read_pending_updates
 from cq.windows.slices import read_changes
 
 NAME: Final = DISTINCT

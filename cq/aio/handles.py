@@ -189,21 +189,14 @@ class AsyncWindow(AsyncHandle, Generic[K, W]):
 
     Args:
         queue: a queue, or its name.
-        width: as for `cq.windows.Window`.
-        slice: as for `cq.windows.Window`.
         late: as for `cq.windows.Window`.
     """
 
     def __init__(
-        self,
-        queue: AsyncCombineQueue[K, W] | CombineQueue[K, W] | str,
-        *,
-        width: Span | None = None,
-        slice: Span | None = None,  # noqa: A002 - the field's term
-        late: Span | None = None,
+        self, queue: AsyncCombineQueue[K, W] | CombineQueue[K, W] | str, *, late: Span | None = None
     ) -> None:
         inner = queue.sync if isinstance(queue, AsyncCombineQueue) else queue
-        self.sync: Window[K, W] = Window(inner, width=width, slice=slice, late=late)
+        self.sync: Window[K, W] = Window(inner, late=late)
 
     add = Awaited(Window[K, W].add)
     add_each = Awaited(Window[K, W].add_each)

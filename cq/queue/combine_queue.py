@@ -10,15 +10,14 @@ from cq.arguments import check_limit, repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
 from cq.durations import Span
-from cq.encoding import codec, hashing
+from cq.encoding import codec
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import QueueKeys
 from cq.queue.adds import config_for_adds, times_now, write_updates
 from cq.queue.answers import wait_for_answer, withdraw
 from cq.queue.packing import split_pairs
-from cq.queue.pending import before_adds, read_pending
+from cq.queue.pending import read_pending_updates
 from cq.queue.requests import Request, decider_of, operation_of, operations_of
-from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.shared_adds import AddCall, add_now
 from cq.queue.shared_asks import AskCall, answer_to
 from cq.queue.slots import combined, plan_slots, read_slots
@@ -454,29 +453,18 @@ class CombineQueue(Generic[K, V]):
         combiner = own_combiner(self, config)
         if config.lists_keys:
             combiner = latest_only(combiner)
-        staged = tr.get(self.keys.staged(encoded))
-        updates = self._queued_updates(snapshot_of(tr), config, encoded)
-        values = [codec.decode(future.value) for future in (current, staged) if future.value is not None]
-        if not values and not updates:
+        updates = read_pending_updates(snapshot_of(tr), config, [encoded]).get(encoded, [])
+        values = updates if current.value is None else [codec.decode(current.value), *updates]
+        if not values:
             return None
         try:
-            value: V = combiner.combine(key, values + updates)
+            value: V = combiner.combine(key, values)
             return None if combiner.is_empty(value) else value
         except Exception as error:
             raise InvalidData(
                 f"key {codec.brief(key)}: its queued updates cannot be combined, and workers will set them aside: "
                 f"{codec.shown(error)}"
             ) from error
-
-    def _queued_updates(self, snapshot: TransactionRead, config: QueueConfig, encoded: bytes) -> list[Any]:
-        """The queued updates of a key in commit order: those under the former shape first."""
-        former = config.under_former_shape()
-        before = [] if former is None else self._queued_updates(snapshot, former, encoded)
-        bucket = hashing.bucket_of(encoded, config.buckets)
-        with before_adds(self.name):
-            backlog = read_pending(snapshot, self.keys, self.name, config.generation, bucket)
-        rows = drop_repeated_operations(snapshot, self.keys, backlog.rows)
-        return before + updates_of(backlog, rows).get(encoded, [])
 
 
 def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:

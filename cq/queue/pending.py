@@ -1,17 +1,20 @@
-"""Reads of a bucket's queued updates, for reads that include updates not yet combined."""
+"""Queued and staged updates by key, for reads that include updates not yet combined."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from cq import runtime
+from cq.config.queue import QueueConfig
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
 from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
 from cq.keys.queue import bucket_in
-from cq.queue.rows import Backlog, read_rows
-from cq.store.api import ACCESSED_UNREADABLE, TransactionRead, error_code
+from cq.queue.rows import Backlog, Row, Updates, drop_repeated_operations, notified, read_rows, updates_of
+from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, TransactionRead, error_code
 from cq.store.own_writes import hides_writes, makes_unreadable, recorded
 
 PENDING_BYTES: Final = 1_000_000
@@ -20,11 +23,73 @@ PENDING_BYTES: Final = 1_000_000
 _UNUSED_BYTES: Final = 16
 
 
+def read_pending_updates(
+    snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
+) -> Updates:
+    """The staged updates and then the queued ones, in commit order: of all keys, or at least of the wanted keys.
+
+    Raises `BacklogTooDeep` if more than 1 MB is queued in one of the buckets, or staged; and `PendingUnreadable` after
+    an add to one of the buckets in the same transaction.
+    """
+    staged = _staged(snapshot, config, wanted)
+    updates: Updates = {}
+    for backlog, rows in _backlogs(snapshot, config, wanted):
+        for encoded, some in updates_of(backlog, rows).items():
+            updates.setdefault(encoded, []).extend(some)
+    for encoded, combined in staged:
+        updates.setdefault(encoded, []).insert(0, combined)
+    return updates
+
+
+def read_pending_rows(
+    snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
+) -> list[Row]:
+    """The queued rows that count, of all keys, or at least of the wanted keys; raises as `read_pending_updates`."""
+    return [row for _, rows in _backlogs(snapshot, config, wanted) for row in rows]
+
+
+def _staged(
+    snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None
+) -> Iterable[tuple[bytes, Any]]:
+    """(encoded key, staged updates, combined into one) of the wanted keys, which are being read, or of all keys."""
+    queue = QueueKeys(config.name)
+    if wanted is not None:
+        futures = [(encoded, snapshot.get(queue.staged(encoded))) for encoded in wanted]
+        return ((encoded, codec.decode(each.value)) for encoded, each in futures if each.value is not None)
+    found, size = [], 0
+    for row in snapshot.get_range(*queue.staged_of_bucket(1, 0), streaming_mode=WANT_ALL):
+        found.append((queue.encoded_key(row.key), codec.decode(row.value)))
+        size += len(row.key) + len(row.value)
+        if size > PENDING_BYTES:
+            raise _too_deep(config.name, "are staged")
+    return found
+
+
+def _backlogs(
+    snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None
+) -> Iterator[tuple[Backlog, list[Row]]]:
+    """The backlog of each bucket, and its rows that count: those under the former shape first."""
+    queue, name = QueueKeys(config.name), config.name
+    with _before_adds(name):
+        if wanted is None:
+            _refuse_after_adds(snapshot, queue, name)
+            buckets = set(notified(snapshot.get_range(*queue.notifications()), queue))
+        else:
+            shapes = [each for each in (config, config.under_former_shape()) if each is not None]
+            buckets = {(each.generation, bucket_of(key, each.buckets)) for key in wanted for each in shapes}
+        for each in sorted(buckets):
+            _refuse_after_adds(snapshot, queue, name, each)
+            backlog = read_rows(snapshot, queue.rows(*each), PENDING_BYTES)
+            if not backlog.at_end:
+                raise _too_deep(name, f"are queued in bucket {each[1]}")
+            yield backlog, drop_repeated_operations(snapshot, queue, backlog.rows)
+
+
 @contextmanager
-def before_adds(name: str) -> Iterator[None]:
+def _before_adds(name: str) -> Iterator[None]:
     """A context for reads of queued updates; raises `PendingUnreadable` for an unreadable key.
 
-    `refuse_after_adds` does so before the read, so that the transaction can still commit. This context is for the
+    `_refuse_after_adds` does so before the read, so that the transaction can still commit. This context is for the
     markers of an operation id that the transaction has used itself.
     """
     try:
@@ -42,7 +107,7 @@ def _unreadable(name: str) -> PendingUnreadable:
     )
 
 
-def refuse_after_adds(
+def _refuse_after_adds(
     snapshot: TransactionRead, queue: QueueKeys, name: str, only: tuple[int, int] | None = None
 ) -> None:
     """Raise `PendingUnreadable` if the transaction has added to the queue; the transaction can still commit.
@@ -68,18 +133,7 @@ def _recorded_buckets(snapshot: TransactionRead, queue: QueueKeys) -> list[tuple
     return [bucket for each in written if (bucket := bucket_in(begin, each)) is not None]
 
 
-def read_pending(
-    snapshot: TransactionRead, queue: QueueKeys, name: str, generation: int, bucket: int
-) -> Backlog:
-    """All queued updates of a bucket of the named queue; raises `BacklogTooDeep`."""
-    refuse_after_adds(snapshot, queue, name, (generation, bucket))
-    backlog = read_rows(snapshot, queue.rows(generation, bucket), PENDING_BYTES)
-    if not backlog.at_end:
-        raise too_deep(name, f"are queued in bucket {bucket}")
-    return backlog
-
-
-def too_deep(name: str, where: str) -> BacklogTooDeep:
+def _too_deep(name: str, where: str) -> BacklogTooDeep:
     """The error of a read that would have to combine too many bytes; `where` ends its first clause."""
     return BacklogTooDeep(
         f"more than {PENDING_BYTES:,} bytes of updates of queue {name!r} {where}: "

@@ -23,11 +23,11 @@ from cq.errors import BacklogTooDeep
 from cq.keys import QueueKeys, place
 from cq.keys.expiry import ExpiryKeys
 from cq.queue.combine_queue import CombineQueue, Page
+from cq.queue.pending import read_pending_rows, read_pending_updates
 from cq.queue.rows import Updates, timed
 from cq.queue.slots import combined
 from cq.store.api import WANT_ALL, TransactionRead
 from cq.store.reads import snapshot_of
-from cq.windows.pending import read_pending_rows, read_pending_updates
 
 MAX_OVERDUE: Final = 20_000
 """Slices that have left and that a read subtracts, at most."""

@@ -14,7 +14,7 @@ from cq.config.rollup import RollUpLevel
 from cq.config.window import WindowSpec, checked_time, milliseconds
 from cq.durations import Span, seconds_of
 from cq.encoding.codec import shown
-from cq.errors import ConfigurationConflict, InvalidData, NotInStore, WrongType
+from cq.errors import NotInStore, WrongType
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.queue.adds import write_updates
@@ -86,7 +86,7 @@ class Window(Generic[K, W]):
     `get`, `get_many` and `items` read the window; `CombineQueue.series` and `merged_series` read periods of the
     roll-up. The queue itself has the values of all time. A handle without state, like `CombineQueue`.
 
-    A total includes the updates of the last `width` seconds, and older ones of the first slice: the window moves by one
+    A total includes the updates of the width of the window, and older ones of the first slice: it moves by one
     slice at a time. It is right even if no worker runs: a read leaves out what has left the window by its clock.
     Sums of int or Decimal, and counters, have their totals in the queue `hits.window`, which can have a top, an export
     and other observers; a total is read by one request. Of all other combiners except `last`, and of sums of float, a
@@ -100,28 +100,13 @@ class Window(Generic[K, W]):
 
     Args:
         queue: the queue, or its name.
-        width: such as `"10m"`. If given, width and slice must match the configuration, else the first use raises
-            `ConfigurationConflict`.
-        slice: it defaults to a 60th part of the width, or the next larger one that divides it.
         late: the age at which updates are late: seconds, text such as `"1h"`, or a `timedelta`. Default and maximum:
             the age at which they are in neither the window nor a period of the finest level of the roll-up.
     """
 
-    def __init__(
-        self,
-        queue: CombineQueue[K, W] | str,
-        *,
-        width: Span | None = None,
-        slice: Span | None = None,  # noqa: A002 - the field's term
-        late: Span | None = None,
-    ) -> None:
+    def __init__(self, queue: CombineQueue[K, W] | str, *, late: Span | None = None) -> None:
         self.queue = queue if isinstance(queue, CombineQueue) else CombineQueue(queue)
         self._late = None if late is None else seconds_of(late)
-        self._required = None
-        if width is not None:
-            self._required = WindowSpec.parse((width,) if slice is None else (width, slice))
-        elif slice is not None:
-            raise InvalidData("expected a window's width with its slice")
 
     def __repr__(self) -> str:
         return f"Window({self.queue!r})"
@@ -287,13 +272,8 @@ class Window(Generic[K, W]):
         tr.add(counter, number.to_bytes(_COUNTER_BYTES, "little"))
 
     def _timed(self, tr: TransactionRead) -> QueueConfig:
-        """The queue's configuration; raises `NotInStore` if its updates have no times.
-
-        Raises `ConfigurationConflict` if it has another window than the one given, or none.
-        """
+        """The queue's configuration; raises `NotInStore` if its updates have no times."""
         config = read_config(tr, self.name)
-        if self._required is not None and config.window != self._required:
-            raise ConfigurationConflict(self.name, {"window": (config.window or "none", self._required)})
         if not config.is_timed:
             raise NotInStore(
                 f"queue {self.name!r} has neither a window nor a roll-up: run `cq configure {self.name} --window "

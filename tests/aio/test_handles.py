@@ -112,7 +112,7 @@ async def test_any_function_of_a_database_or_a_transaction_can_be_called(
 
 async def test_a_window_is_added_to_and_read(adb: AsyncDatabase, name: str) -> None:
     cq.configure(adb.sync, name, key=str, value=int, combiner="sum", window=(600, 10))
-    window: cq.aio.Window[str] = cq.aio.Window(name, width=600, slice=10)
+    window: cq.aio.Window[str] = cq.aio.Window(name)
 
     async def add(tr: AsyncTransaction) -> list[str]:
         return [

@@ -26,7 +26,7 @@ def test_a_duration_means_the_same_in_each_form(given: Any) -> None:
     assert seconds_of(given) == positive_seconds(given) == span_of(given) == timeout_of(given) == 90
     assert isinstance(given, timedelta) or option_seconds(given) == 90
     assert WindowSpec.parse((given, "1s")) == WindowSpec.parse("90/1") == WindowSpec.parse("1m30s/1s")
-    assert repr(Window("hits", width=given, slice=given)) == repr(Window("hits"))
+    assert repr(Window("hits", late=given)) == repr(Window("hits"))
     assert getattr(ExpirySpec.parse(given), "period", None) == 90
     assert RollUp.parse({given: None}) == RollUp.parse("90s:forever")
     assert top(every=given).settings["every"] == 90_000

@@ -22,11 +22,11 @@ from cq.observer import ObserverSpec
 from cq.observers.builtin import FACTORIES
 from cq.passes.effects import PassResult
 from cq.passes.plan import Limits
+from cq.queue.pending import read_pending_updates
 from cq.queue.set_aside import Aside, read_aside
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD, error_code
 from cq.store.transact import transact
 from cq.windows import Window
-from cq.windows.pending import read_pending_updates
 
 STAGING: Final = Limits(repack_bytes=0)
 """For passes that stage what they fold, instead of leaving it as rows."""

@@ -188,31 +188,16 @@ def includes_updates_twice(_: Any, tr: Any, name: str, audit: Any, bucket: int, 
     tr.set(keys.included(audit.generation, bucket), b"")
 
 
-class _Unstaged(Passing):
-    """A transaction that does not find a staged value."""
-
-    def __init__(self, tr: Any, staged: bytes) -> None:
-        super().__init__(tr)
-        self._staged = staged
-
-    def get(self, key: bytes) -> Any:
-        return self.inner.get(key + b"none" if key == self._staged else key)
-
-
-@queues.replaces("cq.queue.combine_queue.CombineQueue._with_pending", seed=41, only={"pending reads"})
-def reads_without_staged_updates(
-    read: Any, self: Any, tr: Any, shape: Any, encoded: bytes, *given: Any
-) -> Any:
+@queues.replaces("cq.queue.pending._staged", seed=41, only={"pending reads"})
+def reads_without_staged_updates(*_: Any) -> list[Any]:
     """A reader gets the value with the queued updates, and without the staged ones."""
-    return read(self, _Unstaged(tr, self.keys.staged(encoded)), shape, encoded, *given)
+    return []
 
 
-@queues.replaces(
-    "cq.queue.combine_queue.CombineQueue._queued_updates", seed=93, only={"pending reads", "rebucket"}
-)
-def reads_updates_of_the_shape_now(read: Any, self: Any, snapshot: Any, shape: Any, encoded: bytes) -> Any:
+@queues.replaces("cq.queue.combine_queue.read_pending_updates", seed=93, only={"pending reads", "rebucket"})
+def reads_updates_of_the_shape_now(read: Any, snapshot: Any, shape: Any, wanted: Any) -> Any:
     """A reader gets the updates that are queued under the shape now, and not those under the former one."""
-    return read(self, snapshot, replace(shape, former=None), encoded)
+    return read(snapshot, replace(shape, former=None), wanted)
 
 
 @queues.replaces(

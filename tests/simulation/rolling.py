@@ -28,10 +28,10 @@ from cq.config.rollup import RollUp, RollUpLevel
 from cq.observers.verify import levels
 from cq.passes.plan import Limits
 from cq.queue.missed_reports import retry_missed
+from cq.queue.pending import read_pending_rows
 from cq.queue.rows import timed
 from cq.store.transact import transact
 from cq.windows import Window
-from cq.windows.pending import read_pending_rows
 from tests.simulation.application import Raised
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation

@@ -21,10 +21,10 @@ from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys
 from cq.observers.distinct import distinct
+from cq.queue.pending import read_pending_rows
 from cq.queue.rows import timed
 from cq.store.transact import transact
 from cq.windows import Window
-from cq.windows.pending import read_pending_rows
 from tests.kit.queues import configured, put_built_in
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan

@@ -17,7 +17,6 @@ from cq.config.window import WindowSpec
 from cq.errors import (
     BacklogTooDeep,
     CodeMismatch,
-    ConfigurationConflict,
     InvalidConfiguration,
     InvalidData,
     NotInStore,
@@ -352,10 +351,6 @@ def test_a_window_that_there_is_not(db: Any, name: str) -> None:
     cq.configure(db, name, rollup="1m:1h")
     with pytest.raises(NotInStore, match="has no window: run `cq configure"):
         total(db, Window(name), "a")
-    with pytest.raises(ConfigurationConflict, match="window none"):
-        add_at(db, Window(name, width=60), {"a": 1})
-    with pytest.raises(InvalidData, match="width with its slice"):
-        Window(name, slice=1)
 
 
 def test_a_window_of_an_own_combiner_needs_it(db: Any, name: str) -> None:

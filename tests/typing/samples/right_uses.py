@@ -132,7 +132,7 @@ def windows_and_emitters(db: cq.Database, tr: cq.Transaction) -> None:
     window = Window(words)
     assert_type(window, Window[str])
     assert_type(window, Window[str, int])
-    prices = Window[str, Decimal]("prices", width=600, slice=10)
+    prices = Window[str, Decimal]("prices", late=600)
     assert_type(prices.get(tr, "a"), Decimal | None)
     assert_type(window.get_many(tr, ["a"]), dict[str, int | None])
     assert_type(window.items(tr), Page[str, int])
