@@ -79,8 +79,9 @@ def line_chart(
     drawn = [*scale.grid()]
     for at, (name, numbers) in enumerate(lines.items()):
         colour = f"var(--c{at % MAX_LINES})"
-        runs = _runs(scale, times, numbers)
-        drawn += (f'<polyline stroke="{colour}" points="{points}"/>' for points in runs)
+        for run in runs_of(times, numbers):
+            points = " ".join(f"{scale.x(time):.1f},{scale.y(number):.1f}" for time, number in run)
+            drawn.append(f'<polyline stroke="{colour}" points="{points}"/>')
         shown = name if len(name) <= _NAME else name[: _NAME - 3] + "..."
         drawn.append(
             f'<text x="{_RIGHT + 10}" y="{places[name] - over + 4:.1f}" style="fill: {colour}">{escape(shown)}</text>'
@@ -147,12 +148,12 @@ def _tick_text(x: float, y: int, text: str) -> str:
     return f'<text class="quiet" x="{x:.1f}" y="{y}" text-anchor="middle">{text}</text>'
 
 
-def _runs(scale: _Scale, times: Sequence[float], numbers: Sequence[float | None]) -> Iterator[str]:
-    """The points of each run of known numbers: a line must not cross unknown ones."""
+def runs_of(times: Sequence[float], numbers: Sequence[float | None]) -> Iterator[list[tuple[float, float]]]:
+    """Each run of known numbers with their times, as the points of a line: it must not cross unknown ones."""
     for is_known, run in groupby(zip(times, numbers, strict=True), lambda pair: pair[1] is not None):
         if is_known:
-            points = [f"{scale.x(time):.1f},{scale.y(number or 0):.1f}" for time, number in run]
-            yield " ".join(points if len(points) > 1 else points * 2)  # a line of one point is drawn as a dot
+            points = [(time, number or 0) for time, number in run]
+            yield points if len(points) > 1 else points * 2  # a line of one point is drawn as a dot
 
 
 def _svg(title: str, about: str, described: str, shapes: Sequence[str]) -> str:

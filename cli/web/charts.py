@@ -9,15 +9,13 @@ from typing import Final
 
 from markupsafe import Markup
 
-from cq.cli.shared.chart import drawable
+from cq.cli.shared.chart import drawable, runs_of
 from cq.cli.web.reads import KeySeries
 from cq.cli.web.text import NOTHING, age
 from cq.encoding.columns import PARTS
 from cq.errors import CqError
 from cq.observers.top.html import number as score
 
-_GAP: Final = 2.5
-"""A line has a gap between two points that are further apart than this multiple of the usual time."""
 _LEAST_SECONDS: Final = 60.0
 
 
@@ -84,29 +82,17 @@ class Line:
         begin, most = self.times[0], max(*self._present(), 1e-9)
         seconds = max(self.times[-1] - begin, _LEAST_SECONDS)
         base = height - 1
-        for run in self._runs():
+        for run in runs_of(self.times, self.numbers):
             points = [
                 f"{width * (at - begin) / seconds:.1f},{base - (height - 4) * number / most:.1f}"
                 for at, number in run
             ]
             first, last = points[0].partition(",")[0], points[-1].partition(",")[0]
             yield f'<polygon points="{first},{base} {" ".join(points)} {last},{base}"/>'
-            yield f'<polyline points="{" ".join(points if len(points) > 1 else points * 2)}"/>'
+            yield f'<polyline points="{" ".join(points)}"/>'
 
     def _present(self) -> list[float]:
         return [number for number in self.numbers if number is not None]
-
-    def _runs(self) -> Iterator[list[tuple[float, float]]]:
-        """The points between gaps."""
-        run: list[tuple[float, float]] = []
-        for at, number in zip(self.times, self.numbers, strict=True):
-            if run and (number is None or at - run[-1][0] > _GAP * self.every):
-                yield run
-                run = []
-            if number is not None:
-                run.append((at, number))
-        if run:
-            yield run
 
 
 _NUMBERS: Final = ("int", "float", "decimal")

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from cq.admin.queue_status import QueueStatus
-from cq.cli.operate.status_view import shown_queues
+from cq.cli.operate.status_view import level_of, queue_states, shown_queues
 from cq.cli.shared.output import quantity
 from cq.cli.web.charts import Line
 from cq.cli.web.pages import LOOKUP, WebPage
 from cq.cli.web.reads import QueueDetail
-from cq.cli.web.sampler import HISTORY, OVERVIEW, Sample, StoreSnapshot, Topic
+from cq.cli.web.sampler import HISTORY, OVERVIEW, StoreSnapshot, Topic
 from cq.cli.web.text import age, count
 from cq.observers.feeds.changelog import change_of
 from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Activity, Overview
-from cq.observers.telemetry.history import MINUTE_SECONDS, HistoryMinute
+from cq.observers.telemetry.history import HistoryMinute
 
 PAGE: Final = "/page/"
 """The path of the second and later pages of queues, before the number."""
 ROWS: Final = 100
 """Rows of a page of queues: each has several charts."""
-_LATE_SECONDS: Final = 10.0
-_NEAR_SECONDS: Final = 5.0
-"""How far a sample may be from the start or the end of a minute."""
-_STORED_SECONDS: Final = 15.0
-"""By this time after a minute, live workers have stored its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +33,7 @@ class QueueRow:
     Attributes:
         status, activity: of the queue.
         links: of the queue.
-        level, state: its state as one word, and how much that matters.
-        trend: queued rows per second more or less than a while ago; None if unknown.
-        backlog: a chart of the samples of this server.
-        added: a chart of the estimated numbers of rows added in each minute with samples.
-        added_per_second: the last of them per second; None if unknown.
+        level, state: its states in words, and how much they matter.
         delays, rates: charts of the past hour, from what workers stored.
     """
 
@@ -52,12 +42,8 @@ class QueueRow:
     links: Sequence[LinkStatus]
     level: Level
     state: str
-    trend: float | None
-    backlog: Line
     delays: Line
     rates: Line
-    added: Line
-    added_per_second: float | None
 
 
 class Place(NamedTuple):
@@ -103,103 +89,19 @@ def _view(snapshot: StoreSnapshot, number: int) -> Mapping[str, Any]:
 
 def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> QueueRow:
     """The row of a queue."""
-    samples = snapshot.recent.of(queue.name)
-    times = [each.at for each in samples]
     history: dict[str, list[HistoryMinute]] = snapshot.value(HISTORY, dict) or {}
     hour = history.get(queue.name, [])
     minutes = [float(each.begins) for each in hour]
-    level, state = _state(seen, queue)
-    added = added_minutes(hour, samples)
+    states = queue_states(queue, seen)
     return QueueRow(
         queue,
         seen.activity[queue.name],
         seen.links_of(queue.name),
-        level,
-        state,
-        trend_of(samples),
-        Line("queued rows, sampled while a page was in view", times, [each.rows for each in samples], count),
+        level_of(states[0]),
+        ", ".join(states),
         Line("highest delay of a minute", minutes, [each.oldest_seconds for each in hour], age),
         Line("updates combined in a minute", minutes, [each.updates for each in hour], count),
-        Line(
-            "rows added in a minute, estimated",
-            [each.begins for each in added],
-            [each.rows for each in added],
-            count,
-        ),
-        added[-1].rows / MINUTE_SECONDS if added else None,
     )
-
-
-def _state(seen: Overview, queue: QueueStatus) -> tuple[Level, str]:
-    if queue.problem:
-        return Level.PROBLEM, "unreadable"
-    if queue.paused:
-        return Level.WARNING, "paused"
-    if not seen.activity[queue.name].workers:
-        return Level.PROBLEM, "no worker"
-    if queue.full:
-        return Level.PROBLEM, "full"
-    for link in seen.links_of(queue.name):
-        if link.state in ("failing", "stopped", "unreadable"):
-            return Level.PROBLEM, f"link {link.state}"
-    if queue.aside:
-        return Level.WARNING, "keys set aside"
-    if (queue.oldest_seconds or 0.0) > _LATE_SECONDS:
-        return Level.WARNING, "late"
-    if queue.former_buckets is not None or queue.converting is not None or queue.backfilling:
-        return Level.NOTE, "changing"
-    return Level.GOOD, "combining" if queue.rows else "idle"
-
-
-def trend_of(samples: Sequence[Sample], seconds: float = 20.0) -> float | None:
-    """Queued rows per second more (or less) now than up to `seconds` ago; None with less than two samples.
-
-    >>> trend_of([Sample(0, 10), Sample(10, 30)])
-    2.0
-    """
-    if len(samples) < 2:
-        return None
-    last = samples[-1]
-    first = next(each for each in samples if each.at >= last.at - seconds)
-    return (last.rows - first.rows) / (last.at - first.at) if last.at > first.at else None
-
-
-# Rows added to a queue in each minute: an estimate, because workers see only the rows that they take
-
-
-class AddedMinute(NamedTuple):
-    """A minute by its start, in seconds since 1970, and the number of rows added in it."""
-
-    begins: float
-    rows: int
-
-
-def added_minutes(hour: Sequence[HistoryMinute], samples: Sequence[Sample]) -> list[AddedMinute]:
-    """The rows added in each minute: those that workers took, and the growth of the backlog between two samples.
-
-    A row has the updates of one transaction for one bucket. A minute is left out if it has no samples at its start and
-    its end, if the size of the backlog was estimated, or if workers folded rows: then they wrote rows, too.
-
-    >>> of_minute = [HistoryMinute(begins=60, rows=100)]
-    >>> added_minutes(of_minute, [Sample(61, 30), Sample(119, 50), Sample(140, 0)])
-    [AddedMinute(begins=60, rows=120)]
-    """
-    found = []
-    for minute in hour:
-        end = minute.begins + MINUTE_SECONDS
-        first, last = _nearest(samples, minute.begins), _nearest(samples, end)
-        if first is None or last is None or minute.folded or samples[-1].at < end + _STORED_SECONDS:
-            continue
-        found.append(AddedMinute(minute.begins, max(0, minute.rows + last.rows - first.rows)))
-    return found
-
-
-def _nearest(samples: Sequence[Sample], at: float) -> Sample | None:
-    """The exact sample that is nearest to a time; None without one within `_NEAR_SECONDS`."""
-    place = bisect_left(samples, at, key=lambda sample: sample.at)
-    near = [each for each in samples[max(0, place - 1) : place + 1] if each.exact]
-    found = min(near, key=lambda sample: abs(sample.at - at), default=None)
-    return found if found is not None and abs(found.at - at) <= _NEAR_SECONDS else None
 
 
 _MAX_CELLS: Final = 256
@@ -241,7 +143,7 @@ class BucketMap(NamedTuple):
 def queue_page(name: str) -> WebPage:
     """The page of a queue."""
     topics = (OVERVIEW, HISTORY, Topic("queue", name))
-    parts = ("figures", "levels", "buckets", LOOKUP, "top", "totals", "changes", "settings")
+    parts = ("figures", "levels", "buckets", LOOKUP, "top", "changes", "settings")
     return WebPage(
         f"/queues/{name}", name, "/", parts, lambda snapshot: _view_of_queue(snapshot, name), topics, name
     )

@@ -64,9 +64,7 @@ class QueueDetail:
         period: the length of this period in seconds; 0 for another top.
         groups: groups of the top with their numbers of keys, in place of `top`.
         cloud: the published cloud; None if there is none.
-        totals: the first keys of a window without a top, with their totals; None for other queues.
-        has_more_totals: whether more keys may have a total.
-        missing: why there is no top or cloud yet, or why the totals are unknown; else empty.
+        missing: why there is no top or cloud yet; else empty.
         changes: the last changes, the newest first; None without a feed.
     """
 
@@ -77,8 +75,6 @@ class QueueDetail:
     period: int = 0
     groups: Sequence[tuple[str, int]] = ()
     cloud: Cloud | None = None
-    totals: Sequence[tuple[Any, int]] | None = None
-    has_more_totals: bool = False
     missing: str = ""
     changes: Sequence[Message[Any]] | None = None
 
@@ -118,8 +114,9 @@ def read_queue(db: OpenDatabase, name: str) -> QueueDetail:
         snapshot = tr.snapshot
         config, flags = read_config(snapshot, name), read_flags(snapshot, name)
         oldest = oldest_by_bucket(snapshot, QueueKeys(name))
-        more = _top(snapshot, config) or _totals(snapshot, config)
-        return QueueDetail(config, flags, {}, **more, changes=_changes(snapshot, config)), oldest
+        return QueueDetail(
+            config, flags, {}, **_top(snapshot, config), changes=_changes(snapshot, config)
+        ), oldest
 
     (detail, oldest), now = read_at_present(db, read)
     ages: dict[int, float] = {}
@@ -159,17 +156,6 @@ def _trend_of(tr: TransactionRead, config: QueueConfig, observer: ObserverConfig
     if level is not None and window is not None and not group and window.width % 1000 == 0:
         return level.queue, window.width // 1000
     return config.name, 0
-
-
-def _totals(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
-    """The fields of `QueueDetail` about the totals of a window."""
-    if config.level_of is None or not config.level_of.is_window:
-        return {}
-    try:
-        page = reader_of(config).items(tr, limit=TOP_ENTRIES)
-    except CqError as error:
-        return {"totals": [], "missing": str(error)}
-    return {"totals": page.items, "has_more_totals": page.continuation is not None}
 
 
 def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]] | None:

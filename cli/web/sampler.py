@@ -3,15 +3,14 @@
 A topic is read while a page that needs it is open, and once for a request of such a page, but never more often than its
 reader's interval. A round reads at most `MAX_TOPICS` topics, those with the oldest answers first, and rounds are
 `ROUND_SECONDS` apart. So the store gets a limited number of reads per second; with many different pages open, each is
-updated less often. The answers are a snapshot, with samples of queues over the last hour.
+updated less often. The answers are a snapshot.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -22,7 +21,6 @@ from typer import BadParameter
 
 from cq import runtime
 from cq.errors import CqError
-from cq.observers.monitoring.store_overview import Overview
 from cq.plain_text import describe, message_of, printable
 from cq.store import OpenDatabase
 from cq.store.api import error_code
@@ -33,49 +31,6 @@ def problem_of(error: BaseException) -> str:
     if isinstance(error, CqError | BadParameter):
         return printable(str(error))
     return "" if error_code(error) is None else printable(f"the store does not answer: {message_of(error)}")
-
-
-_SECONDS: Final = 3_600.0
-_MAX_SAMPLES: Final = 1_800
-_MAX_QUEUES: Final = 1_000
-
-
-class Sample(NamedTuple):
-    """The queued rows of a queue at one time, in seconds since 1970.
-
-    `exact` says whether the rows were counted; else their number is an estimate.
-    """
-
-    at: float
-    rows: int
-    exact: bool = True
-
-
-class Recent:
-    """The samples of the last hour by queue, of the first 1,000 queues; for use by any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._samples: dict[str, deque[Sample]] = {}
-
-    def add(self, at: float, seen: Overview) -> None:
-        """Add a sample of each queue, and remove queues that no longer exist."""
-        with self._lock:
-            self._add(at, seen)
-
-    def _add(self, at: float, seen: Overview) -> None:
-        names = {queue.name for queue in seen.queues[:_MAX_QUEUES]}
-        self._samples = {name: kept for name, kept in self._samples.items() if name in names}
-        for queue in seen.queues[:_MAX_QUEUES]:
-            kept = self._samples.setdefault(queue.name, deque(maxlen=_MAX_SAMPLES))
-            kept.append(Sample(at, queue.rows, queue.exact))
-            while kept[0].at < at - _SECONDS:
-                kept.popleft()
-
-    def of(self, name: str) -> Sequence[Sample]:
-        """The samples of a queue, the oldest first."""
-        with self._lock:
-            return tuple(self._samples.get(name, ()))
 
 
 T = TypeVar("T")
@@ -108,12 +63,10 @@ class Reading:
     """The last answer to a topic.
 
     Attributes:
-        at: time of the latest read, in seconds since 1970.
         value: the latest answer; None if there has been none.
-        error: why the latest read failed; else empty. `value` is then older than `at`.
+        error: why the latest read failed; else empty. `value` is then of an earlier read.
     """
 
-    at: float
     value: Any = None
     error: str = ""
 
@@ -125,12 +78,10 @@ class StoreSnapshot:
     Attributes:
         number: from 0; each later snapshot has a higher one.
         readings: {topic: its last answer}.
-        recent: samples of queues in the past, for charts.
     """
 
     number: int = 0
     readings: Mapping[Topic, Reading] = field(default_factory=dict)
-    recent: Recent = field(default_factory=Recent)
 
     def value(self, topic: Topic, kind: type[T]) -> T | None:
         """The latest answer to a topic; None if there has been none."""
@@ -168,7 +119,6 @@ class Sampler:
         self._open: Counter[Topic] = Counter()
         self._asked: set[Topic] = set()
         self._read_at: dict[Topic, float] = {}  # by the monotonic clock
-        self._recent = Recent()
         self._wake, self._changed, self._stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "cq-web-sampler")
         self.snapshot = StoreSnapshot()
@@ -253,12 +203,12 @@ class Sampler:
 
     def _reading(self, topic: Topic) -> Reading:
         try:
-            return Reading(runtime.time(), self._readers[topic.kind].read(self._db, topic.name))
+            return Reading(self._readers[topic.kind].read(self._db, topic.name))
         except Exception as error:  # noqa: BLE001 - the pages show it
             problem = problem_of(error)
             if not problem:  # a bug: the other topics continue
                 _log.exception("cq web: the topic %s cannot be read", topic)
-            return Reading(runtime.time(), error=problem or describe(error))
+            return Reading(error=problem or describe(error))
 
     def _publish(self, found: Mapping[Topic, Reading]) -> None:
         """Make the next snapshot. A failed read keeps the former answer, so that pages can still show it."""
@@ -274,10 +224,7 @@ class Sampler:
             if self._read_at[topic] < now - _IDLE_SECONDS:
                 del readings[topic], self._read_at[topic]
         self._asked -= found.keys()
-        seen = found.get(OVERVIEW)
-        if seen is not None and isinstance(seen.value, Overview):
-            self._recent.add(seen.at, seen.value)
-        self.snapshot = StoreSnapshot(self.snapshot.number + 1, readings, self._recent)
+        self.snapshot = StoreSnapshot(self.snapshot.number + 1, readings)
         self._announce()
 
     def _announce(self) -> None:

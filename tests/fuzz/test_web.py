@@ -144,11 +144,11 @@ class Pages:
     def _reading(self, topic: Topic) -> Reading:
         """The answer to a topic, or the error that its page shows; any other error is a bug."""
         try:
-            return Reading(0.0, READERS[topic.kind].read(self._db, topic.name))
+            return Reading(READERS[topic.kind].read(self._db, topic.name))
         except Exception as error:
             if not stores.is_clear(error):
                 raise
-            return Reading(0.0, error=str(error))
+            return Reading(error=str(error))
 
 
 def queue_of(key: bytes, names: list[str], rng: random.Random) -> str:
@@ -176,7 +176,6 @@ FIELDS: dict[str, dict[str, str]] = {
     "limit": {"max_age": "1h", "max_bytes": "100", "when_full": "admit"},
     "retry": {"key": "a"},
     "drop": {},
-    **{f"{what}-link": {"link": ""} for what in ("pause", "resume", "rebuild", "rebase")},
 }
 """{action: the fields of its form}."""
 

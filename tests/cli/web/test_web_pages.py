@@ -16,9 +16,7 @@ import pytest
 import cq
 from cq import admin
 from cq.cli.web.charts import Line, series_line
-from cq.cli.web.queue_pages import added_minutes
 from cq.cli.web.reads import Checks, KeySeries
-from cq.cli.web.sampler import Sample
 from cq.cli.web.text import NOTHING
 from cq.encoding.codec import ValueType
 from cq.encoding.sketches import Frequent
@@ -27,7 +25,6 @@ from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
-from cq.observers.telemetry.history import HistoryMinute
 from cq.observers.top import top
 from cq.observers.top.index import LAST_PART
 from cq.testing import drain
@@ -110,10 +107,6 @@ def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -
         visits = found.page("/queues/visits")
         link = '<a href="/queues/visits.window">visits.window</a>'
         assert f"{link}, the last 10 min in slices of 10.0 s" in visits
-        window = found.page("/queues/visits.window")
-        assert re.search(r"<bdi>\[&#34;&lt;i&gt;&#34;, 1\]</bdi></th><td class=\"num\">5</td>", window)
-        assert "All keys with a total." in window
-        assert ">Totals of the window</h2>" not in html
         assert "each square stands for 3 buckets" in found.page(f"/queues/{LONG[:100]}")
 
 
@@ -352,25 +345,3 @@ def test_checks_that_were_killed_are_a_problem(db: Any) -> None:
     read = partial(checks.reader().read, db, "")
     with pytest.raises(StoreError, match="the checks failed: status -9"):
         wait_until(read)
-
-
-def test_added_rows_are_estimated_for_minutes_with_samples_only() -> None:
-    hour = [
-        HistoryMinute(begins=60, rows=100),
-        HistoryMinute(begins=120, rows=10, folded=1),
-        HistoryMinute(begins=180),
-        HistoryMinute(begins=240, rows=7),
-        HistoryMinute(begins=300, rows=7),
-        HistoryMinute(begins=360, rows=7),
-    ]
-    at = [(59, 30), (122, 50), (181, 50), (239, 75), (301, 0)]
-    samples = [Sample(time, rows) for time, rows in at]
-    estimated = Sample(360, 10_000, exact=False)
-
-    found = added_minutes(hour, [*samples, estimated, Sample(420, 10), Sample(430, 0)])
-
-    # The second was folded, and the fourth shrank by more than workers took. The fifth ends with an estimate, and
-    # the work of the last may not be stored yet.
-    assert found == [(60, 120), (180, 25), (240, 0)]
-    assert added_minutes(hour, []) == []
-    assert added_minutes([], samples) == []

@@ -144,7 +144,7 @@ def large() -> Overview:
 @pytest.mark.parametrize("path", ["/", "/page/2", "/page/30", "/links", "/aside", "/workers", "/feeds"])
 def test_a_page_of_thousands_of_queues_has_a_limited_size(db: Any, path: str) -> None:
     dashboard = Dashboard(db, WebAccess("token", 0), WebOptions(operate=True))
-    page, snapshot = page_of(path), StoreSnapshot(1, {OVERVIEW: Reading(0.0, large())})
+    page, snapshot = page_of(path), StoreSnapshot(1, {OVERVIEW: Reading(large())})
     assert page is not None
 
     html = dashboard.draw(page, snapshot, None, notice=None, form_token="")

@@ -112,7 +112,7 @@ def test_all_who_look_say_the_same(here: Here, db: Any, cause: Callable[[Any], N
     if finding is not Finding.NO_WORKER:  # which it says with the time since the latest beat
         assert (str(remark) in health.out.splitlines()) == is_problem
 
-    page = verdict(StoreSnapshot(0, {OVERVIEW: Reading(0.0, overview(db))}))
+    page = verdict(StoreSnapshot(0, {OVERVIEW: Reading(overview(db))}))
     assert [each.text for each in page.advice if each.level == level] == [
         str(remark)[0].upper() + str(remark)[1:]
     ]
@@ -222,7 +222,7 @@ def test_a_failing_link_is_a_finding_of_its_queue_and_no_failure_while_it_is_pau
     worker(db)
 
     def found(queue: str) -> list[tuple[Level, str]]:
-        page = verdict(StoreSnapshot(0, {OVERVIEW: Reading(0.0, overview(db))}), queue)
+        page = verdict(StoreSnapshot(0, {OVERVIEW: Reading(overview(db))}), queue)
         return [(each.level, each.text) for each in page.advice]
 
     (failing,) = found("words")
