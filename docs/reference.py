@@ -18,7 +18,7 @@ import typer.main
 from names import with_names  # beside this file
 
 from cq.cli.main import command_line
-from cq.cli.shared.help import examples, explained, named, paragraphs, parameters, placed
+from cq.cli.shared.help import examples, paragraphs
 from cq.keys import queue as keys
 from cq.observers.telemetry.events import EVENTS, FIELDS, Metric
 from cq.verify.kinds import KINDS
@@ -56,7 +56,7 @@ def names_of_options(found: dict[str, Any]) -> dict[str, str]:
 def option_lines(command: Any) -> dict[str, str]:
     """Return the lines that explain the options of a command, and their names."""
     return {
-        f"- `{named(option)}`: {explained(option, mark='`')}": option.opts[0]
+        f"- `{named(option)}`: {explained(option)}": option.opts[0]
         for option in parameters(command, "option")
     }
 
@@ -67,11 +67,54 @@ def section(words: str, command: Any, shared: dict[str, str]) -> str:
     usage = " ".join([words, *map(placed, arguments), "[OPTIONS]"])
     text = "\n\n".join(paragraphs(command.help))
     lines = [f"## {words}", "", f"    {usage}", "", text, ""]
-    lines += [f"- `{argument.metavar}`: {explained(argument, mark='`')}" for argument in arguments]
+    lines += [f"- `{argument.metavar}`: {explained(argument)}" for argument in arguments]
     lines += [line for line in options if line not in shared]
     if also := ", ".join(f"`{name}`" for line, name in options.items() if line in shared):
         lines.append(f"- and {also}")
     return "\n".join([*lines, "", "```sh", *examples(command), "```", ""])
+
+
+def parameters(command: Any, kind: str) -> list[Any]:
+    """Return the arguments or options of a command that its help shows."""
+    return [each for each in command.params if each.param_type_name == kind]
+
+
+def placed(argument: Any) -> str:
+    """Return an argument as in a usage line."""
+    name = argument.metavar + (" ..." if argument.nargs == -1 else "")
+    return name if argument.required else f"[{name}]"
+
+
+def named(option: Any) -> str:
+    """Return an option with the name of its value."""
+    forms = "/".join([", ".join(option.opts), *option.secondary_opts])
+    return f"{forms} {option.metavar}" if option.metavar else forms
+
+
+def explained(parameter: Any) -> str:
+    """Return the help of a parameter, with its limits, its default and its environment variable."""
+    default, notes = parameter.default, [*limits(parameter)]
+    if parameter.param_type_name == "option":
+        if parameter.secondary_opts and default:  # a pair of flags such as --wait/--no-wait
+            notes.append(f"Default: `{parameter.opts[0]}`.")
+        elif default and default is not True:
+            notes.append(f"Default: `{default}`.")
+        if parameter.envvar:
+            notes.append(f"Environment: `{parameter.envvar}`.")
+    return " ".join([parameter.help, *notes])
+
+
+def limits(parameter: Any) -> Iterator[str]:
+    """Yield the limits of a number."""
+    # They belong to the parameter in newer versions of typer, to its type in older ones.
+    least, most = (
+        getattr(parameter, name, getattr(getattr(parameter, "type", None), name, None))
+        for name in ("min", "max")
+    )
+    if least is not None and most is not None:
+        yield f"From {least:,} to {most:,}."
+    elif least is not None and least != 0:
+        yield f"At least {least:,}."
 
 
 def key_layout() -> str:

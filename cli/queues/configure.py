@@ -210,7 +210,7 @@ class _ConfigureCommand(HelpCommand):
 def configure(
     options: ConfigureOptions,
     queue: Annotated[
-        str | None, argument("[QUEUE]", "Name of the queue. Default: all that --app declares.")
+        str | None, argument("QUEUE", "Name of the queue. Default: all that --app declares.")
     ] = None,
     yes: Yes = False,
 ) -> None:

@@ -1,26 +1,18 @@
-"""The help of commands: plain text, with colours on a terminal, and examples that can be copied."""
+"""The help of commands, with examples that can be copied."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
 from typing import Any, Final, get_type_hints
 
 import typer
-from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from cq.cli.shared.exit_status import WRONG_USAGE
-from cq.cli.shared.output import make_console, print_document
-
-_HIGHLIGHTS: Final = {
-    r"(?m)^[A-Z][a-z ]+:": "bold",
-    r"`[^`]+`": "cyan",
-    r"(?<![\w-])--?[a-z][a-z-]*": "cyan",
-    r"\$CQ_\w+": "cyan",
-}
+from cq.cli.shared.output import print_document
 
 
 class CommandSet(typer.Typer):
@@ -67,28 +59,21 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-class HelpPage:
-    """The help of commands and groups."""
+class WithExamples:
+    """The help of commands and groups with their examples."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help."""
-        _write_page(self, ctx, formatter)
-
-    def get_help(self, ctx: Any) -> str:
-        """The help, coloured on a terminal."""
-        return _coloured(super().get_help(ctx))  # type: ignore[misc]  # of a command
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples: never broken, as a terminal wraps a long line, and copies it as one line."""
+        if shown := examples(self):
+            formatter.write("\n".join(["", "Examples:", *(f"  {line}" for line in shown), ""]))
 
 
-class HelpCommand(HelpPage, TyperCommand):
-    """A command with the help of this module."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words after the command in its usage line."""
-        return ["[OPTIONS]", *map(placed, parameters(self, "argument"))]
+class HelpCommand(WithExamples, TyperCommand):
+    """A command with examples in its help."""
 
 
-class HelpGroup(HelpPage, TyperGroup):
-    """A group of commands with the help of this module."""
+class HelpGroup(WithExamples, TyperGroup):
+    """A group of commands; its help has their whole summaries."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; without any, print the help and end with status 2."""
@@ -102,40 +87,11 @@ class HelpGroup(HelpPage, TyperGroup):
         shown = [(name, each) for name, each in self.commands.items() if not each.hidden]
         return [("Commands", [(name, paragraphs(each.help or "")[0]) for name, each in shown])]
 
-
-def _write_page(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the usage, the text, the parameters or commands, and the examples."""
-    formatter.write_usage(ctx.command_path, " ".join(command.collect_usage_pieces(ctx)))
-    for paragraph in paragraphs(command.help or ""):
-        formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(paragraph)
-    arguments = [(placed(each), explained(each, ctx)) for each in parameters(command, "argument")]
-    options = [(named(each), explained(each, ctx)) for each in parameters(command, "option", ctx)]
-    panels = command.panels() if isinstance(command, HelpGroup) else []
-    for title, rows in [*panels, ("Arguments", arguments), ("Options", options)]:
-        if rows:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections with commands."""
+        for title, rows in self.panels():
             with formatter.section(title):
                 formatter.write_dl(rows)
-    if shown := examples(command):
-        # Never broken: a terminal wraps a long line, and copies it as one line.
-        formatter.write("\n".join(["", "Examples:", *(f"  {line}" for line in shown), ""]))
-
-
-def _coloured(page: str) -> str:
-    """A page of help in colours, if standard output is a terminal."""
-    console, shown = make_console(), Text(page)
-    for pattern, style in _HIGHLIGHTS.items():
-        shown.highlight_regex(pattern, style)
-    with console.capture() as captured:
-        console.print(shown, soft_wrap=True, end="")
-    return captured.get()
-
-
-def parameters(command: Any, kind: str, ctx: Any = None) -> list[Any]:
-    """The arguments or options of a command that its help shows; with a context `--help` is one of them."""
-    found = command.params if ctx is None else command.get_params(ctx)
-    return [each for each in found if each.param_type_name == kind and not getattr(each, "hidden", False)]
 
 
 def examples(command: Any) -> list[str]:
@@ -146,42 +102,3 @@ def examples(command: Any) -> list[str]:
 def paragraphs(text: str) -> list[str]:
     """The paragraphs of a docstring, each in one line."""
     return [" ".join(each.split()) for each in inspect.cleandoc(text).split("\n\n")]
-
-
-def placed(argument: Any) -> str:
-    """An argument as in a usage line."""
-    name = argument.metavar + (" ..." if argument.nargs == -1 else "")
-    return name if argument.required else f"[{name}]"
-
-
-def named(option: Any) -> str:
-    """An option with the name of its value."""
-    forms = "/".join([", ".join(option.opts), *option.secondary_opts])
-    return f"{forms} {option.metavar}" if option.metavar else forms
-
-
-def explained(parameter: Any, ctx: Any = None, mark: str = "") -> str:
-    """The help of a parameter, with its limits, its default and its environment variable, each between marks."""
-    default = parameter.default if ctx is None else parameter.get_default(ctx, call=False)
-    notes = [*_limits(parameter)]
-    if parameter.param_type_name == "option":
-        if parameter.secondary_opts and default:  # a pair of flags such as --wait/--no-wait
-            notes.append(f"Default: {mark}{parameter.opts[0]}{mark}.")
-        elif default and default is not True:
-            notes.append(f"Default: {mark}{default}{mark}.")
-        if parameter.envvar:
-            notes.append(f"Environment: {mark}{parameter.envvar}{mark}.")
-    return " ".join([parameter.help, *notes])
-
-
-def _limits(parameter: Any) -> Iterator[str]:
-    """The limits of a number."""
-    # They belong to the parameter in newer versions of typer, to its type in older ones.
-    least, most = (
-        getattr(parameter, name, getattr(getattr(parameter, "type", None), name, None))
-        for name in ("min", "max")
-    )
-    if least is not None and most is not None:
-        yield f"From {least:,} to {most:,}."
-    elif least is not None and least != 0:
-        yield f"At least {least:,}."
