@@ -273,17 +273,9 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
         ("[worker]\nspeed = 1", "unknown key 'worker.speed'"),
         ("worker = 5", "unknown key 'worker'"),
         ("[a]\nb = 1", "unknown key 'a'"),
-        ("store = 1", "expected store to be a string, got an integer"),
-        ("store = 2026-11-01", "expected store to be a string, got a date or a time"),
-        ("[store]\nurl = 1", "expected store to be a string, got a table"),
-        ('[worker]\nconcurrency = "8"', "expected worker.concurrency to be an integer, got a string"),
-        ("[worker]\nconcurrency = 1.5", "expected worker.concurrency to be an integer, got a number"),
-        ("[worker]\nconcurrency = true", "expected worker.concurrency to be an integer, got true or false"),
+        ("[worker]\nconcurrency = 1.5", "cq.toml: worker.concurrency: "),
+        ('[worker]\nqueues = "words"', "cq.toml: worker.queues: "),
         ("[worker]\nconcurrency = 0", "cq.toml: worker.concurrency: "),
-        (
-            "[worker]\ngrace = true",
-            "worker.grace to be a number of seconds, or a duration such as 90s, got true",
-        ),
         ("env_names = 1", "expected env_names to be an array of names of environment variables"),
         ('env_names = ["a b"]', "expected env_names to be an array of names of environment variables"),
         ('[worker]\ngrace = "soon"', "cq.toml: worker.grace: expected a duration such as 90s"),
@@ -291,8 +283,14 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
         ('[worker]\nCQ_REPORTING_URL = "secret"', "set $CQ_REPORTING_URL in the environment"),
         ('[reporting]\nurl = "secret"', "set $CQ_REPORTING_URL in the environment"),
         ('store = "postgresql://user:secret@host/db"', "'store' looks like the URL of a reporting database"),
-        ('[sql]\nurl = "postgresql://user:secret@host/db"', "unknown key 'sql'"),
-        ('store = ["postgresql://user:secret@host/db"]', "expected store to be a string, got an array"),
+        (
+            '[sql]\nurl = "postgresql://user:secret@host/db"',
+            "'sql' looks like the URL of a reporting database",
+        ),
+        (
+            'store = ["postgresql://user:secret@host/db"]',
+            "'store' looks like the URL of a reporting database",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["settings", "status"])
