@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options, Queue, argument, flag, option
+from cq.cli.shared.options import Options, Queue, argument, option
 from cq.cli.shared.output import age, print_line, quantity
 from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.observers.links.outbox.state import DEFAULT_ENV, OutboxSettings
@@ -37,26 +37,17 @@ def init(
     schema: Annotated[
         str | None, option("NAME", "Schema of the tables. Default: that of the connection.", "--schema")
     ] = None,
-    trigger: Annotated[
-        bool | None,
-        flag(
-            "--trigger/--no-trigger",
-            "Whether the table has a trigger in PostgreSQL, which notifies waiting workers of new rows. Without "
-            "it they ask once a second, and PREPARE TRANSACTION works. All queues of the table share it. Default: a "
-            "new table has it, and an existing table keeps what it has.",
-        ),
-    ] = None,
 ) -> None:
     """Give a queue an outbox.
 
     It creates the missing tables in the application's database. Workers then add the rows of the table cq_outbox to the
-    queue, each exactly once. `cq.outbox.add` inserts rows within a transaction of the application. Run it as the role
-    that owns the schema. Repeating the command changes nothing, but replaces an outdated function of the trigger.
+    queue, each exactly once. `cq.outbox.add` inserts rows within a transaction of the application. Repeating the
+    command changes nothing.
     """
     from cq.observers.links.outbox import operate  # late: it imports SQLAlchemy
 
     settings = OutboxSettings(checked_env(url_env, DEFAULT_ENV), schema)
-    created = operate.init(options.open_store(), queue, settings, trigger=trigger)
+    created = operate.init(options.open_store(), queue, settings)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
     options.answer(text, queue=queue, created=created)
 

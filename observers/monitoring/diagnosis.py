@@ -234,9 +234,8 @@ def _outbox_tables(db: OpenDatabase) -> Iterator[_AskedSystem]:
     from cq.observers.links.outbox import operate  # late: it imports SQLAlchemy
 
     def check(settings: OutboxSettings, queues: list[str]) -> str:
-        found = operate.table_status(db, settings, queues)
-        if findings := found.findings():
-            raise LinkFailed("; ".join(findings))
+        if strays := operate.stray_rows(db, settings, queues):
+            raise LinkFailed(operate.stray_text(strays))
         return "each row is of a queue with an outbox"
 
     for settings, queues in operate.outbox_tables(db).items():

@@ -14,7 +14,6 @@ import cq
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import Here
-from tests.observers.outbox.outboxhelpers import sql
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
 
 def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, db: Any, shop: sqlite3.Connection) -> None:
     here("configure", "words", "--combiner", "sum")
-    here("outbox", "init", "words", "--no-trigger")  # without effect in SQLite
+    here("outbox", "init", "words")
     Membership(db, every=600.0).beat(MemberReport())
     before = here("doctor")
     with shop:
@@ -117,23 +116,3 @@ def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, db: Any, shop:
         removed.out
         == "queue 'words' has no outbox any more; no worker moves the 1 row that it leaves in the table\n"
     )
-
-
-def test_doctor_reports_a_trigger_function_that_every_role_may_attach(
-    here: Here, db: Any, monkeypatch: pytest.MonkeyPatch, postgres_url: str
-) -> None:
-    monkeypatch.setenv("CQ_OUTBOX_URL", postgres_url)
-    here("configure", "words", "--combiner", "sum")
-    here("outbox", "init", "words")
-    Membership(db, every=600.0).beat(MemberReport())
-    before = here("doctor")
-    sql("GRANT EXECUTE ON FUNCTION cq_outbox_notify() TO PUBLIC")
-    after = here("doctor")
-    again = here("outbox", "init", "words")
-    repaired = here("doctor")
-
-    assert before.status == 0, before.out
-    assert after.status == 1
-    assert "every role may attach the trigger function" in after.out
-    assert again.out == "all tables exist, as expected\n"
-    assert repaired.status == 0, repaired.out

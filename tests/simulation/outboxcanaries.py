@@ -72,23 +72,23 @@ def reads_rows_by_a_position() -> Any:
     return patch.object(OutboxTables, "read", read_on)
 
 
-@outboxes.replaces(f"{_TASK}._checked", seed=2, only={"store set back", "table set back"})
+@outboxes.replaces(f"{_TASK}._checked", seed=3, only={"store set back", "table set back"})
 def ignores_the_fence(_: Any, self: Any, fence: Any, expected: Any) -> Any:
     """A worker goes on whatever the fence says."""
     return fence
 
 
-@outboxes.patches(seed=60, only={"deaths", "reads fail"})
+@outboxes.patches(seed=70, only={"deaths", "reads fail"})
 @contextmanager
 def deletes_rows_before_they_are_moved() -> Iterator[None]:
     """A worker deletes the rows that it has read, and then adds them."""
     read, delete = OutboxTask._read_rows, OutboxTables.delete
 
     def deleting(self: Any, state: Any) -> Any:
-        fence, rows, is_last = read(self, state)
+        rows = read(self, state)
         if rows:
             _delete(self, [row.id for row in rows], rows)
-        return fence, rows, is_last
+        return rows
 
     def finish(self: Any, conn: Any, ids: Any, until: str) -> int:
         delete(self, conn, ids, until)
@@ -109,7 +109,7 @@ def moves_without_comparing_the_state(
 
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
-    seed=213,
+    seed=309,
     only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
@@ -131,16 +131,14 @@ def removes_an_outbox_whatever_was_moved(*_: Any) -> OutboxState:
     return OutboxState.of(b"", b"")
 
 
-@outboxes.replaces(f"{_OPERATE}.number_of", seed=75, only={"remove", "store set back"})
+@outboxes.replaces(f"{_OPERATE}.number_of", seed=106, only={"remove", "store set back"})
 def starts_at_a_used_position(*_: Any) -> int:
     """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
     return 0
 
 
 @outboxes.replaces(f"{_TASK}._finish", only={"the table's database fails"}, seed=4)
-def notes_the_batch_before_the_commit(
-    finish: Any, self: Any, state: Any, errors: Any, *, is_last: bool
-) -> None:
+def notes_the_batch_before_the_commit(finish: Any, self: Any, state: Any, errors: Any) -> None:
     """A worker takes the rows of a batch for deleted before its SQL transaction has committed."""
     self._finished = state.batch
-    finish(self, state, errors, is_last=is_last)
+    finish(self, state, errors)

@@ -31,7 +31,6 @@ from cq.observers.links.outbox.state import (
 )
 from cq.observers.links.outbox.table import OutboxBacklog, OutboxFence, OutboxTables, StrayRows
 from cq.observers.links.outbox.task import OutboxSource, OutboxTask, find_outbox, source_of
-from cq.observers.links.outbox.watch import OutboxTrigger
 from cq.observers.links.sql.check import create_missing
 from cq.observers.links.state import read_control
 from cq.observers.links.target import LinkFailed
@@ -48,24 +47,22 @@ _ADVICE: Final = (
 )
 
 
-def init(db: Database, queue: str, settings: OutboxSettings, *, trigger: bool | None = None) -> list[str]:
+def init(db: Database, queue: str, settings: OutboxSettings) -> list[str]:
     """Give a queue an outbox: create the missing tables, and have workers move its rows; returns the created tables.
 
-    Repeating it changes nothing, but replaces an outdated function of the trigger.
+    Repeating it changes nothing.
 
     Args:
         db: a database of either store.
         queue: the queue's name.
         settings: where the tables are.
-        trigger: whether the table has a trigger in PostgreSQL, which notifies waiting workers of new rows. None: a new
-            table has one, and an existing table keeps what it has. All queues of the table share it.
 
     Raises:
         QueueNotConfigured: the queue does not exist.
         InvalidConfiguration: the schema or the URL is invalid, or the queue is a level of a roll-up.
         ConfigurationConflict: the queue has an outbox with other settings.
-        LinkFailed: a table differs from its definition, the outbox was used before and its position is not in this
-            store, or another role could use the rights of the trigger's owner.
+        LinkFailed: a table differs from its definition, or the outbox was used before and its position is not in this
+            store.
     """
     if settings.schema is not None:
         check_schema(settings.schema)
@@ -75,14 +72,14 @@ def init(db: Database, queue: str, settings: OutboxSettings, *, trigger: bool | 
     try:
         with source.database.transaction() as (conn, dialect):
             tables = OutboxTables.of(dialect, settings.schema)
-            created = _create(conn, tables, trigger)
+            created = create_missing(conn, dialect, (tables.rows, tables.progress))
             if current is None:
-                tables.insert_fence(conn, queue, OutboxFence(source.store, new_batch(), False))
+                tables.insert_fence(conn, queue, OutboxFence(source.store, new_batch()))
             fence = tables.fence(conn, queue)
     finally:
         source.database.close()
     transact(db, lambda tr: _configure(tr, queue, settings, fence, source.store))
-    return created
+    return [table.name for table in created]
 
 
 def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
@@ -90,20 +87,6 @@ def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
     if config.level_of is not None:
         config.level_of.refuse(queue, "give an outbox to")
     return read_settings(tr.snapshot, queue)
-
-
-def _create(conn: sa.Connection, tables: OutboxTables, trigger: bool | None) -> list[str]:
-    created = [table.name for table in create_missing(conn, tables.dialect, (tables.rows, tables.progress))]
-    if tables.dialect.name != "postgresql":  # other databases are polled
-        return created
-    found = OutboxTrigger.of(conn, tables.rows.schema)
-    if trigger is None:
-        trigger = tables.rows.name in created or found.exists(conn)
-    if trigger:
-        found.put(conn)
-    else:
-        found.drop(conn)
-    return created
 
 
 def _configure(
@@ -171,7 +154,7 @@ class OpenOutbox(NamedTuple):
         before = transact(self.db, lambda tr: read_state(tr, self.queue))
         with self._transaction() as (conn, tables):
             fence = tables.fence(conn, self.queue, lock=True)
-            if fence == OutboxFence(self.source.store, before.batch, fence.waiting if fence else False):
+            if fence == OutboxFence(self.source.store, before.batch):
                 return False
             last = b"" if fence is None else fence.batch
             fresh = OutboxState.of(new_batch(max(before.batch, last)), last)
@@ -182,8 +165,8 @@ class OpenOutbox(NamedTuple):
             # The store first: if this fails before the commit, the databases still differ.
             transact(self.db, lambda tr: self._restart(tr, before, fresh))
             if fence is None:
-                tables.insert_fence(conn, self.queue, OutboxFence(self.source.store, fresh.batch, False))
-            tables.set_fence(conn, self.queue, store=self.source.store, batch=fresh.batch, waiting=False)
+                tables.insert_fence(conn, self.queue, OutboxFence(self.source.store, fresh.batch))
+            tables.set_fence(conn, self.queue, store=self.source.store, batch=fresh.batch)
         return True
 
     def _restart(self, tr: Transaction, before: OutboxState, fresh: OutboxState) -> None:
@@ -273,23 +256,6 @@ def outbox_status(db: Database, queue: str) -> OutboxStatus:
     return OutboxStatus(queue, state, found.rows, found.oldest_seconds, found.aside, error)
 
 
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """The table of one or more outboxes.
-
-    Attributes:
-        strays: rows of queues that have no outbox in this table, by the name of the queue; of at most 100 queues.
-        problems: wrong rights of the trigger's function, each with its remedy.
-    """
-
-    strays: Sequence[StrayRows]
-    problems: Sequence[str]
-
-    def findings(self) -> list[str]:
-        """The problems and the stray rows, as texts for operators."""
-        return [*self.problems, *([_stray_text(self.strays)] if self.strays else [])]
-
-
 def outbox_tables(db: Database) -> dict[OutboxSettings, list[str]]:
     """{table: the queues that have an outbox in it}; without outboxes whose settings are unreadable."""
 
@@ -314,18 +280,24 @@ def _all_settings(db: Database) -> dict[str, OutboxSettings | CorruptData]:
     return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
 
-def table_status(db: Database, settings: OutboxSettings, queues: Sequence[str]) -> TableStatus:
-    """The status of the table of these queues' outboxes; raises `LinkFailed`, `InvalidConfiguration`."""
+def stray_rows(db: Database, settings: OutboxSettings, queues: Sequence[str]) -> list[StrayRows]:
+    """The rows in the table of these queues' outboxes of queues that have none; of at most 100 queues.
+
+    Raises `LinkFailed`, `InvalidConfiguration`.
+    """
     source = source_of(db, settings)
     try:
         with source.database.reading() as (conn, dialect):
-            strays = OutboxTables.of(dialect, source.schema).strays(conn, queues, source.store)
-            problems = (
-                OutboxTrigger.of(conn, source.schema).problems(conn) if dialect.name == "postgresql" else []
-            )
+            return OutboxTables.of(dialect, source.schema).strays(conn, queues, source.store)
     finally:
         source.database.close()
-    return TableStatus(strays, problems)
+
+
+def stray_text(strays: Sequence[StrayRows]) -> str:
+    """What operators have to do about these rows."""
+    shown = ", ".join(f"'{printable(each.queue)}' ({each.rows:,})" for each in strays[:_SHOWN])
+    more = f" and {len(strays) - _SHOWN} others" if len(strays) > _SHOWN else ""
+    return f"rows wait for queues that have no outbox: {shown}{more}: {_ADVICE}"
 
 
 def statuses(db: Database, queue: str | None = None) -> list[OutboxStatus]:
@@ -340,7 +312,7 @@ def stray_statuses(db: Database) -> list[OutboxStatus]:
     found = []
     for settings, queues in outbox_tables(db).items():
         with suppress(LinkFailed, InvalidConfiguration):  # the statuses of its outboxes have the error
-            for each in table_status(db, settings, queues).strays:
+            for each in stray_rows(db, settings, queues):
                 error = f"no worker moves these rows, in {place_of(settings)}: {_ADVICE}"
                 found.append(
                     OutboxStatus(each.queue, "no outbox", each.rows, each.oldest_seconds, None, error)
@@ -351,9 +323,3 @@ def stray_statuses(db: Database) -> list[OutboxStatus]:
 def place_of(settings: OutboxSettings) -> str:
     """The table, for messages."""
     return f"${settings.url_env}" + ("" if settings.schema is None else f", schema {settings.schema}")
-
-
-def _stray_text(strays: Sequence[StrayRows]) -> str:
-    shown = ", ".join(f"'{printable(each.queue)}' ({each.rows:,})" for each in strays[:_SHOWN])
-    more = f" and {len(strays) - _SHOWN} others" if len(strays) > _SHOWN else ""
-    return f"rows wait for queues that have no outbox: {shown}{more}: {_ADVICE}"

@@ -1,7 +1,7 @@
 """The two tables of outboxes in an application's database, and all statements about them.
 
 cq_outbox           id -> queue, key_json, update_json, operation, added_at, error    an update to add to a queue
-cq_outbox_progress  queue -> store, batch, waiting                                    the fence, one row for each queue
+cq_outbox_progress  queue -> store, batch                                             the fence, one row for each queue
 
 Applications insert rows and read nothing. A worker reads rows of committed transactions without locks, and locks only
 its row of `cq_outbox_progress`, so it never delays an application's transaction.
@@ -39,12 +39,10 @@ class OutboxFence:
     Attributes:
         store: the id of the store whose workers move the rows.
         batch: the id of the latest batch whose rows are deleted.
-        waiting: whether the worker waits for rows, so that PostgreSQL notifies it.
     """
 
     store: bytes
     batch: bytes
-    waiting: bool
 
 
 class OutboxRow(NamedTuple):
@@ -91,15 +89,15 @@ class OutboxTables:
     def fence(self, conn: sa.Connection, queue: str, *, lock: bool = False) -> OutboxFence | None:
         """Read a queue's fence; with `lock`, keep it unchanged until the transaction ends. None: no row."""
         table = self.progress.c
-        query = sa.select(table.store, table.batch, table.waiting).where(table.queue == queue)
+        query = sa.select(table.store, table.batch).where(table.queue == queue)
         if lock and self.dialect.locks_rows:
             query = query.with_for_update()
         found = conn.execute(query).one_or_none()
-        return None if found is None else OutboxFence(bytes(found[0]), bytes(found[1]), bool(found[2]))
+        return None if found is None else OutboxFence(bytes(found[0]), bytes(found[1]))
 
     def insert_fence(self, conn: sa.Connection, queue: str, fence: OutboxFence) -> None:
         """Insert a queue's fence unless it has one."""
-        row = {"queue": queue, "store": fence.store, "batch": fence.batch, "waiting": fence.waiting}
+        row = {"queue": queue, "store": fence.store, "batch": fence.batch}
         conn.execute(self.dialect.insert_if_missing(self.progress, row))
 
     def set_fence(self, conn: sa.Connection, queue: str, **changes: Any) -> None:
@@ -246,7 +244,6 @@ def _tables(dialect: Dialect, schema: str | None) -> tuple[sa.Table, sa.Table]:
         sa.Column("queue", name, primary_key=True),
         sa.Column("store", dialect.binary(STORE_ID_BYTES), nullable=False),
         sa.Column("batch", dialect.binary(BATCH_BYTES), nullable=False),
-        sa.Column("waiting", sa.Boolean(), nullable=False),
         schema=schema,
         **dialect.table_options,
     )

@@ -221,13 +221,16 @@ class OutboxTask(NotedTask):
         if (
             state.ids and state.batch != self._finished
         ):  # of a worker that has died, or whose transaction has failed
-            self._finish(state, {}, is_last=False)
-        fence, rows, is_last = self._read_rows(state)
+            self._finish(state, {})
+        rows = self._read_rows(state)
         self.signal("read")
         if read.stopped is not None:
             transact(self.db, lambda tr: tr.clear(self.keys.stopped))  # the fence is as expected now
         if not rows:
-            return self._idle(read, fence)
+            self._clear_note()
+            transact(self.db, lambda tr: self._forget(tr, read))
+            self._watch.start()
+            return DONE
         batch = new_batch(state.batch)
         try:
             moved, content = transact(self.db, lambda tr: self._move(tr, state, batch, rows))
@@ -235,7 +238,7 @@ class OutboxTask(NotedTask):
             self._wait(str(error))
             return FULL_SECONDS
         self.signal("moved")
-        self._finish(moved, content.errors, is_last=is_last)
+        self._finish(moved, content.errors)
         self.signal("deleted")
         self._clear_note()
         self._report(content, rows, runtime.monotonic() - begun)
@@ -244,7 +247,7 @@ class OutboxTask(NotedTask):
     def finish(self) -> None:
         """Delete the rows of the latest batch, and forget their ids; raises as a step does."""
         read = transact(self.db, self._read)
-        self._finish(read.state, {}, is_last=False)
+        self._finish(read.state, {})
         transact(self.db, lambda tr: self._forget(tr, read))
 
     # 1: the state in the store
@@ -257,7 +260,7 @@ class OutboxTask(NotedTask):
 
     # 2: deleting the rows of the latest batch
 
-    def _finish(self, state: OutboxState, errors: Mapping[int, str], *, is_last: bool) -> None:
+    def _finish(self, state: OutboxState, errors: Mapping[int, str]) -> None:
         """Delete the rows of the latest batch, unless that is done, and store the errors of rows that it left out."""
         with self._source.database.transaction() as (conn, dialect):
             tables = OutboxTables.of(dialect, self._source.schema)
@@ -273,22 +276,22 @@ class OutboxTask(NotedTask):
                     )
             if errors:
                 tables.set_aside(conn, errors)
-            tables.set_fence(conn, self.queue, batch=state.batch, waiting=is_last)
+            tables.set_fence(conn, self.queue, batch=state.batch)
             self.signal("deleting")
         self._finished = state.batch
 
     # 3: reading rows
 
-    def _read_rows(self, state: OutboxState) -> tuple[OutboxFence, Sequence[OutboxRow], bool]:
-        """The fence, the first rows in the table, and whether these are all."""
+    def _read_rows(self, state: OutboxState) -> Sequence[OutboxRow]:
+        """The first rows in the table, after a check of the fence."""
         with self._source.database.reading() as (conn, dialect):
             tables = OutboxTables.of(dialect, self._source.schema)
             # The fence first: then the rows are not older than it, and do not include any of the latest batch.
-            fence = self._checked(tables.fence(conn, self.queue), (state.batch,))
+            self._checked(tables.fence(conn, self.queue), (state.batch,))
             rows, is_last = tables.read(conn, self.queue)
         oldest = min((row.added_at.timestamp() for row in rows), default=None)
         self.backlog = SourceBacklog(len(rows), not is_last, oldest)
-        return fence, rows, is_last
+        return rows
 
     # 4: moving rows
 
@@ -313,17 +316,6 @@ class OutboxTask(NotedTask):
         )
         tr.set(self.keys.state, moved.to_bytes())
         return moved, content
-
-    def _idle(self, read: OutboxRead, fence: OutboxFence) -> float:
-        """Wait for rows: returns 0.0 if the table must be read again before, else `DONE`."""
-        if not fence.waiting:
-            # Rows committed from now on are notified. Rows committed since the read are not: read again.
-            self._finish(read.state, {}, is_last=True)
-            return 0.0
-        self._clear_note()
-        transact(self.db, lambda tr: self._forget(tr, read))
-        self._watch.start()
-        return DONE
 
     def _forget(self, tr: Transaction, read: OutboxRead) -> None:
         """Forget the ids of the latest batch, whose rows are deleted, and clear the notification if it is unchanged."""

@@ -17,21 +17,19 @@ from cq.observers.links.outbox.operate import (
     opened,
     outbox_status,
     outbox_tables,
+    stray_rows,
     stray_statuses,
-    table_status,
+    stray_text,
 )
 from cq.observers.links.outbox.state import OutboxSettings
-from cq.observers.links.outbox.table import OutboxTables
 from cq.observers.links.outbox.task import FULL_SECONDS, OutboxTask
 from cq.observers.links.registry import pause_link
-from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.target import LinkFailed
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
 from cq.store import version_chain
 from cq.store.transact import transact
 from tests.kit.faults import ChainedDatabase, Overtaken
-from tests.kit.postgres import PostgresServer
 from tests.kit.queues import stored
 from tests.kit.sized import MOST, Sized
 from tests.observers.outbox.outboxhelpers import (
@@ -479,33 +477,6 @@ def test_a_worker_without_the_url_leaves_the_outbox_to_others(
     assert "application's database" in failing.error
 
 
-def test_a_waiting_worker_is_woken_by_a_commit(
-    db: Any, name: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By LISTEN, and not by a query: the time between queries is set to an hour."""
-    configure(db, name)
-    move(db, name)  # the fence says that a worker waits
-    monkeypatch.setattr(watch, "POLL_SECONDS", 3600.0)
-    queried, found = threading.Event(), threading.Event()
-    has_rows = OutboxTables.has_rows
-
-    def noted(self: Any, conn: Any, queue: str) -> bool:
-        has = has_rows(self, conn, queue)
-        queried.set()
-        return has
-
-    monkeypatch.setattr(OutboxTables, "has_rows", noted)
-    database = ReportingDatabase(postgres_url)
-    waiting = watch.RowWatch(database, None, name, found.set)
-    waiting.start()
-    assert queried.wait(60)
-    insert(name, {"a": 1})
-
-    assert found.wait(60)
-    waiting.stop()
-    database.close()
-
-
 def test_only_the_notification_of_new_rows_begins_at_an_earlier_commit_of_its_process(
     db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,75 +500,25 @@ def test_only_the_notification_of_new_rows_begins_at_an_earlier_commit_of_its_pr
     assert values(db, name) == {"a": 11}
 
 
-def test_no_transaction_notifies_while_no_worker_waits(db: Any, name: str, postgres_url: str) -> None:
-    configure(db, name)
-    database = ReportingDatabase(postgres_url)
-    engine = database.engine
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        conn.exec_driver_sql("LISTEN cq_outbox")
-        driver: Any = conn.connection.driver_connection
-        insert(name, {"a": 1})
-        sql("SELECT pg_notify('cq_outbox', 'end')")
-        busy = [each.payload for each in driver.notifies(stop_after=1)]
-        move(db, name)  # and waits
-        insert(name, {"a": 1})
-        waiting = [each.payload for each in driver.notifies(stop_after=1)]
-        conn.detach()
-    database.close()
-
-    assert (busy, waiting) == (["end"], [""])
-
-
-def test_prepared_transactions_work_without_the_trigger_while_a_worker_waits(
-    db: Any, name: str, postgres: PostgresServer, postgres_url: str
-) -> None:
-    """PostgreSQL refuses to prepare a transaction that has executed NOTIFY."""
-    engine = sa.create_engine(postgres_url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as conn:
-        conn.exec_driver_sql("ALTER SYSTEM SET max_prepared_transactions = 4")
-    engine.dispose()
-    postgres.restart()
-
-    def prepare() -> None:
-        with engine.connect() as conn:
-            conn.exec_driver_sql("BEGIN")
-            cq.outbox.add(conn, name, {"a": 1})
-            conn.exec_driver_sql(f"PREPARE TRANSACTION '{name}'")
-            conn.exec_driver_sql(f"COMMIT PREPARED '{name}'")
-
-    configure(db, name)
-    move(db, name)  # a worker waits
-    with pytest.raises(sa.exc.NotSupportedError, match="NOTIFY"):
-        prepare()
-    init(db, name, SETTINGS, trigger=False)
-    prepare()
-    engine.dispose()
-    move(db, name)
-
-    assert values(db, name) == {"a": 1}
-
-
 def test_rows_of_queues_without_an_outbox_are_counted(db: Any, name: str, reporting_url: str) -> None:
     configure(db, name)
     insert(name, {"a": 1})
     insert("typo", {"a": 1, "b": 1})
     insert("elsewhere", {"a": 1})
-    fence = (
-        "INSERT INTO cq_outbox_progress SELECT 'elsewhere', :store, batch, waiting FROM cq_outbox_progress"
-    )
+    fence = "INSERT INTO cq_outbox_progress SELECT 'elsewhere', :store, batch FROM cq_outbox_progress"
     sql(fence, store=bytes(16))
     removed = f"{name}-removed"
     configure(db, removed)
     insert(removed, {"a": 1})
     left = opened(db, removed).remove()
     tables = outbox_tables(db)
-    (found,) = [table_status(db, settings, queues) for settings, queues in tables.items()]
+    (found,) = [stray_rows(db, settings, queues) for settings, queues in tables.items()]
     statuses = [(each.name, each.state, each.rows) for each in stray_statuses(db)]
 
     assert left == 1
     assert tables == {SETTINGS: [name]}
-    assert [(each.queue, each.rows) for each in found.strays] == [(removed, 1), ("typo", 2)]
-    assert f"'{removed}' (1), 'typo' (2)" in found.findings()[0]
+    assert [(each.queue, each.rows) for each in found] == [(removed, 1), ("typo", 2)]
+    assert f"'{removed}' (1), 'typo' (2)" in stray_text(found)
     assert statuses == [(removed, "no outbox", 1), ("typo", "no outbox", 2)]
 
 
