@@ -21,9 +21,10 @@ from cq.keys import QueueKeys
 from cq.keys.missed import MissedKeys
 from cq.queue.limits import read_full
 from cq.queue.rows import oldest_by_bucket
-from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, is_local, seconds_since
+from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, is_local
 from cq.store.sizes import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned
+from cq.store.version_clock import clock_of
 from cq.store.watch import wait_until
 from cq.windows.window import WindowStatistics, read_statistics
 
@@ -103,8 +104,8 @@ def status(db: Database, name: str | None = None) -> list[QueueStatus]:
     else:
         found = [transact(db, partial(_read, name=name))]
         found += [_read_or_report(db, each) for each in found[0][0].levels]
-    now = current_version(db)
-    return _grouped([_with_ages(queue, oldest, now) for queue, oldest in found])
+    age = partial(clock_of(db).age, now=current_version(db))
+    return _grouped([_with_ages(queue, oldest, age) for queue, oldest in found])
 
 
 def _grouped(found: list[QueueStatus]) -> list[QueueStatus]:
@@ -216,11 +217,11 @@ def _count_some(found: Range) -> int:
     return number
 
 
-def _with_ages(found: QueueStatus, oldest: Mapping[int, int], now: int) -> QueueStatus:
+def _with_ages(found: QueueStatus, oldest: Mapping[int, int], age_of: Callable[[int], float]) -> QueueStatus:
     if not oldest:
         return found
     # Idle buckets count as age 0 in the median: without them a single busy bucket would be its own median.
-    ages = {number: seconds_since(version, now) for number, version in oldest.items()}
+    ages = {number: age_of(version) for number, version in oldest.items()}
     others = [*ages.values(), *[0.0] * max(0, found.settings["buckets"] - len(ages))]
     horizon = max(_OUTSTANDING_SECONDS, _OUTSTANDING_TIMES * median(others))
     far = sorted((age, number) for number, age in ages.items() if age > horizon)[-_MAX_OUTSTANDING:]

@@ -22,10 +22,11 @@ from cq.observers.links.state import (
     stored_links,
     stored_queues,
 )
-from cq.store.api import Database, Transaction, TransactionRead, seconds_since
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.bounded_reads import pages, read_each
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
+from cq.store.version_clock import clock_of
 
 PAUSED: Final = "paused"
 """The state of a link that an operator has paused."""
@@ -140,7 +141,7 @@ def read_link_status(tr: Transaction, name: LinkName, now: int) -> LinkStatus:
         rows=rows,
         bytes=size,
         exact=exact,
-        oldest_seconds=seconds_since(min(oldest), now) if oldest else None,
+        oldest_seconds=clock_of(tr.db).age(min(oldest), now) if oldest else None,
         aside=aside,
         state=next((state for state, holds in states.items() if holds), "active"),
         error=view.stopped or (worst.error if worst else ""),

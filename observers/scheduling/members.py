@@ -32,7 +32,7 @@ OUTBOX: Final = "outbox"
 ROLES: Final = (COMBINE, LINK, PUBLISH, DELIVER, OUTBOX)
 """Roles that an operator can give to workers: passes over buckets, links, clouds, tasks of feeds, and outboxes."""
 MEASURE: Final = "measure"
-"""The role, and the kind, of workers with metrics: they measure all queues, also those that no worker can work on."""
+"""The role, and the kind, of workers with metrics: one of them measures the store, whatever it works on."""
 LIMIT: Final = "limit"
 """The kind of tasks that compare a queue with its limits, also a queue that the worker leaves alone."""
 TRIM: Final = "trim"
@@ -194,7 +194,9 @@ class Member:
 
     def does(self, task: TaskId) -> bool:
         """Whether it would run this task."""
-        is_named = self.queues is None or task.queue in self.queues or task.queue in self.report.levels
+        named = self.queues
+        # The task of measuring is of no queue.
+        is_named = named is None or not task.queue or task.queue in named or task.queue in self.report.levels
         if task.kind not in self.kinds or not is_named:
             return False
         if KINDS[task.kind].is_always:

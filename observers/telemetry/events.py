@@ -309,34 +309,32 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "queue_measured": EventKind(
         DEBUG,
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",
-        "With `--metrics` or `--otel`, one worker measures each queue: every 15 s while it has a backlog, else up to "
-        "every 120 s.",
+        "With `--metrics` or `--otel`, one worker measures all queues: every 15 s, with hundreds of them less often.",
         metrics=_BACKLOG,
     ),
     "link_measured": EventKind(
         DEBUG,
         "link {link!r} of queue {queue!r}: about {link_bytes} bytes are queued, for {link_lag:.1f} s",
-        "One worker measures each link and outbox together with its queue.",
+        "This worker also measures all links and outboxes.",
         others=("stopped", "paused"),
         metrics=_LINK_BACKLOG,
     ),
     "link_handed_over": EventKind(
         DEBUG,
         "link {link!r} of queue {queue!r} is no longer measured by this worker",
-        "Another worker measures the link from now on, or it was removed.",
+        "Another worker measures the store from now on, or the link was removed.",
         metrics=tuple(Metric(each.name, "gauge", None) for each in _LINK_BACKLOG),
     ),
     "queue_handed_over": EventKind(
         DEBUG,
         "queue {queue!r} is no longer measured by this worker",
-        "Another worker measures the queue from now on, or the queue was deleted.",
+        "Another worker measures the store from now on, or the queue was deleted or cannot be read.",
         metrics=tuple(Metric(each.name, "gauge", None) for each in _BACKLOG),
     ),
     "store_checked": EventKind(
         DEBUG,
         "findings about the store: problems {problems}, warnings {warnings}",
-        "With `--metrics` or `--otel`, one worker counts the findings of `cq status`: every minute, with thousands of "
-        "queues less often.",
+        "The worker that measures the queues also counts the findings of `cq status`.",
         metrics=(
             _of_field("cq_problems", "gauge", "problems"),
             _of_field("cq_warnings", "gauge", "warnings"),

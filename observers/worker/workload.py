@@ -26,7 +26,7 @@ from cq.observers.scheduling.members import (
 )
 from cq.observers.scheduling.task import Job, WorkPart
 from cq.observers.tasks.combine import QueuePasses
-from cq.observers.tasks.measure import measuring_parts
+from cq.observers.tasks.measure import measuring_part
 from cq.observers.tasks.timed import LimitTask, timed_parts
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
@@ -78,7 +78,6 @@ class Workload:
         self.roles, self.exporters = roles, frozenset(app.exporters)
         self._db, self._app, self._names, self._kinds = db, app, names, kinds_of(roles)
         self._passes = QueuePasses(db, totals, limits)
-        self._idle: set[str] = set()  # queues without a backlog, as last measured
         self._parts: dict[TaskId, _OpenPart] = {}
         self._jobs: dict[TaskId, Job] = {}
         self._is_loaded = False
@@ -203,7 +202,7 @@ class Workload:
         for name in [*alone, *(self.exporters & codes.keys())]:
             make = partial(exporter_tasks, db, name, self._app.exporters[name])
             yield WorkPart(TaskId(EXPORTER, name, 0), None, make)
-        yield from measuring_parts(db, [*found, *alone], self._idle)
+        yield measuring_part(db)
         for name, each in found.items():
             if each.flags.is_limited:
                 yield WorkPart.single(TaskId(LIMIT, name, 0), None, partial(LimitTask, db, name))

@@ -45,7 +45,6 @@ from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.task import Task
-from cq.observers.tasks.measure import measure
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
@@ -230,7 +229,6 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "status", lambda: status(db)
     yield "overview", lambda: remarks(overview(db))
     yield "health", lambda: health(db)
-    yield "measure", read(lambda tr: measure(tr, name))
     yield "compare", lambda: compare(db, name)
     yield "links", lambda: link_status(db)
     yield "links aside", lambda: list(islice(entries_aside(db, LinkKeys(name, "export")), 100))

@@ -7,7 +7,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -16,34 +16,26 @@ from prometheus_client import CollectorRegistry
 import cq
 import cq.observers.telemetry.metrics
 from cq import admin
-from cq.config.queue import read_config
 from cq.errors import MissingPackage
 from cq.keys.link import LinkKeys, OutboxKeys
 from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import pause_link
 from cq.observers.links.spec import table
 from cq.observers.links.state import Control, LinkStop, stop
-from cq.observers.tasks.measure import (
-    IDLE_SECONDS,
-    MEASURE_SECONDS,
-    SELDOM_SECONDS,
-    LinkMeasurement,
-    Measurement,
-    MeasureTask,
-    measure,
-)
+from cq.observers.tasks.measure import MEASURE_SECONDS, MeasureTask
 from cq.observers.tasks.timed import LimitTask
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, MetricsUnavailable, prometheus_metrics, serve
 from cq.observers.worker.worker import Worker
-from cq.store.api import Transaction
 from cq.store.transact import transact
-from tests.kit.faults import Passing
 from tests.kit.processes import free_ports
 from tests.kit.queues import add
+from tests.kit.workers import running
 from tests.observers.outbox.outboxhelpers import URL_ENV
 from tests.observers.outbox.outboxhelpers import configure as configure_outbox
+from tests.observers.telemetry.eventlog import Events
+from tests.observers.telemetry.eventlog import events as events
 
 MEASURED = {
     "queue": "words",
@@ -148,104 +140,64 @@ class TestMetrics:
 class TestMeasuring:
     """What waits, for metrics."""
 
-    def test_a_queue_without_anything_is_idle(self, db: Any, name: str) -> None:
-        cq.configure(db, name)
-        found = transact(db, lambda tr: measure(tr, name))
-        assert found == Measurement(0, 0, 0.0, [])
-        assert found.is_idle
-
-    def test_what_waits_is_found(self, db: Any, name: str) -> None:
+    def test_what_waits_is_measured_and_a_deleted_queue_no_longer(
+        self, db: Any, name: str, events: Events
+    ) -> None:
         cq.configure(db, name, buckets=2)
         add(db, name, {f"k{number}": 1 for number in range(100)})
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", {"total": 1}))
-        add(db, name, {"one": 1})
-        found = transact(db, lambda tr: measure(tr, name))
-        assert found.waiting_buckets == 2
-        assert found.oldest > 0
-        (link,) = found.links
-        assert (link.link, link.stopped) == ("app", 0)
-        assert link.link_bytes > 0
-        assert link.link_lag >= 0
-        assert not found.is_idle
+        task = MeasureTask(db)
+        assert task.run() >= MEASURE_SECONDS
 
-    def test_a_stopped_link_is_found_with_and_without_entries_until_its_epoch_ends(
-        self, db: Any, name: str
+        (queue,), (link,) = events.of("queue_measured", queue=name), events.of("link_measured", queue=name)
+        assert queue["waiting_buckets"] == 2
+        assert min(queue["waiting_bytes"], queue["oldest"], link["link_bytes"]) > 0
+        assert (link["link"], link["stopped"], link["paused"]) == ("app", 0, 0)
+        admin.delete(db, name)
+        task.run()
+        assert len(events.of("queue_handed_over", queue=name)) == 1
+        task.end()
+        assert len(events.of("queue_handed_over", queue=name)) == 1
+        assert events.of("link_handed_over", queue=name)
+
+    def test_a_stopped_link_is_measured_until_its_epoch_ends_and_a_paused_one(
+        self, db: Any, name: str, events: Events
     ) -> None:
         cq.configure(db, name, links=[table("t", name="first"), table("t", name="second")])
-        keys = LinkKeys(name, "second")
+        keys, task = LinkKeys(name, "second"), MeasureTask(db)
         transact(db, lambda tr: stop(tr, keys, LinkStop(0, "set back"), is_reviewed=True))
-        without = transact(db, lambda tr: measure(tr, name))
-        transact(db, lambda tr: ExportQueue(name, link="second").add(tr, "a", 1))
-        with_entries = transact(db, lambda tr: measure(tr, name))
+        task.run()
         transact(db, lambda tr: tr.set(keys.control, Control(epoch=1).to_bytes()))
-        after_a_rebase = transact(db, lambda tr: measure(tr, name))
-
-        assert [tuple(each) for each in without.links] == [
-            ("first", 0, 0.0, 0, 0),
-            ("second", 0, 0.0, 1, 0),
-        ]
-        assert not without.is_idle
-        assert [each.stopped for each in with_entries.links] == [0, 1]
-        assert with_entries.links[1].link_bytes > 0
-        assert [each.stopped for each in after_a_rebase.links] == [0, 0]
+        task.run()
         pause_link(db, name, "second", paused=True)
-        assert [each.paused for each in transact(db, lambda tr: measure(tr, name)).links] == [0, 1]
+        task.run()
 
-    def test_a_stopped_outbox_is_found(
-        self, db: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        measured = events.of("link_measured", queue=name)
+        assert [(each["link"], each["stopped"], each["paused"]) for each in measured] == [
+            ("first", 0, 0),
+            ("second", 1, 0),
+            ("first", 0, 0),
+            ("second", 0, 0),
+            ("first", 0, 0),
+            ("second", 0, 1),
+        ]
+
+    def test_a_stopped_outbox_is_measured(
+        self, db: Any, name: str, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(URL_ENV, f"sqlite:///{tmp_path}/shop.db")
         configure_outbox(db, name)
         transact(db, lambda tr: stop(tr, OutboxKeys(name), LinkStop(0, "set back"), is_reviewed=True))
-        assert transact(db, lambda tr: measure(tr, name)) == Measurement(
-            0, 0, 0.0, [LinkMeasurement("outbox", 0, 0.0, 1)]
-        )
+        MeasureTask(db).run()
+        assert [each["stopped"] for each in events.of("link_measured", queue=name, link="outbox")] == [1]
 
-    def test_an_idle_queue_costs_four_requests(self, db: Any, name: str) -> None:
+    def test_a_worker_for_named_queues_measures_the_store_too(
+        self, db: Any, name: str, events: Events
+    ) -> None:
         cq.configure(db, name)
-        transact(db, lambda tr: read_config(tr.snapshot, name))  # workers have read it
-        asked: list[str] = []
-        transact(db, lambda tr: measure(cast("Transaction", Asked(tr, asked)), name))
-        requests = [each for each in asked if each in ("get", "get_range")]
-        # With the read version, which has the metadata version with it: the first `get` is no request.
-        assert requests == ["get", "get_range", "get", "get_range"]
-
-    def test_idle_queues_are_measured_the_more_seldom_the_more_there_are(self, db: Any, name: str) -> None:
-        """At most 0.13 requests a second for four, and 0.033 for each of more: less than for a watch of each."""
-        idle: set[str] = set()
-        tasks = [MeasureTask(db, f"{name}-{number}", idle) for number in range(6)]
-        for task in tasks:
-            cq.configure(db, task.name)
-        assert [task.run() for task in tasks[:4]] == [IDLE_SECONDS * number for number in range(1, 5)]
-        assert tasks[4].run() == SELDOM_SECONDS
-        add(db, tasks[5].name, {"a": 1})
-        assert tasks[5].run() == MEASURE_SECONDS
-        for task in tasks[:3]:
-            task.end()
-        add(db, tasks[3].name, {"a": 1})
-        assert tasks[3].run() == MEASURE_SECONDS
-        assert tasks[4].run() == IDLE_SECONDS
-
-
-class Asked(Passing):
-    """A transaction that notes which reads it is asked for."""
-
-    def __init__(self, tr: Any, asked: list[str]) -> None:
-        super().__init__(tr)
-        self._asked = asked
-
-    @property
-    def snapshot(self) -> Any:
-        return Asked(self.inner.snapshot, self._asked)
-
-    @property
-    def db(self) -> Any:
-        """The database; this is no request."""
-        return self.inner.db
-
-    def __getattr__(self, what: str) -> Any:
-        self._asked.append(what)
-        return super().__getattr__(what)
+        cq.configure(db, f"{name}-other")
+        with running(Worker(db, queues=[name], measure=True)):
+            events.wait_for("queue_measured", queue=f"{name}-other")
 
 
 class TestAddress:
