@@ -7,7 +7,7 @@ from typing import Final
 NO_REPAIR: Final = ""
 REPUBLISH: Final = "publishes it again"
 REBUILD: Final = "rebuilds the top"
-SET_ASIDE: Final = "sets them aside; leaves them if only the bucket is wrong"
+SET_ASIDE: Final = "sets them aside"
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("the queue's configuration is unreadable, so no other data of it can be checked", NO_REPAIR),
@@ -27,22 +27,25 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "sets its updates aside",
     ),
     "row-lost": ("a queued row is in a missing bucket or generation", "sets its updates aside"),
-    "row-astray": ("a queued row has updates of keys of other buckets", "moves them, in their order"),
-    "row-update": ("a queued row has keys or updates of another type than the queue", "sets these aside"),
+    "row-update": (
+        "a queued row has keys or updates of another type than the queue, or of other buckets",
+        "sets these aside",
+    ),
     "notification-missing": ("a bucket has work, but no notification", "notifies"),
     "notification": ("a notification is malformed, or of a missing bucket", "clears or renews it"),
     "marker": ("the marker of an operation id is malformed, or from the future", "clears it"),
     "emitter": ("the latest flush of an emitter is malformed, or from the future", "clears it"),
     "value-unreadable": ("a current value is unreadable, or of another type than the queue's", NO_REPAIR),
     "value-empty": ("a current value means no value to the combiner", "clears it"),
-    "value-astray": ("a value is not stored under the hash of its key", "sets it aside under its key"),
-    "value-key": ("a value has a key of another type than the queue's", "sets its bytes aside"),
-    "staged-unreadable": ("staged updates are unreadable, or of another type", "sets them aside"),
-    "staged-astray": (
-        "staged updates are not stored under the hash of their key",
-        "sets them aside under their key",
+    "value-key": (
+        "a value is not stored under a key of the queue's type and its hash",
+        "sets it aside under its key, or its bytes",
     ),
-    "staged-key": ("staged updates have a key of another type than the queue's", "sets their bytes aside"),
+    "staged-unreadable": ("staged updates are unreadable, or of another type", "sets them aside"),
+    "staged-key": (
+        "staged updates are not stored under a key of the queue's type and its hash",
+        "sets them aside under their key, or their bytes",
+    ),
     "staged-unseen": (
         "updates are staged, but the bucket's state says that no updates are",
         "corrects the state",
@@ -53,8 +56,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "state-lost": ("the state of a missing bucket", "clears it"),
     "attempt": ("the note of a worker's attempt is unreadable", "clears it"),
-    "aside-unreadable": ("a piece set aside is unreadable", "sets its bytes aside"),
-    "aside-astray": ("a piece set aside is not stored under the hash of its key", "moves it"),
+    "aside-unreadable": ("a piece set aside is unreadable, or not under its hash", "sets its bytes aside"),
     "missed-key": (
         "a report that an observer missed has a key that cq has not written, or a missing observer",
         "clears it",
@@ -114,7 +116,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "cloud-piece": ("a piece of a cloud that is not published", "clears it"),
     "cloud-version": ("a kept version of a cloud is unreadable", "clears it"),
     "link-row": (
-        "queued entries of a link are unreadable, from the future, or in a wrong bucket",
+        "queued entries of a link are unreadable, or from the future",
         SET_ASIDE,
     ),
     "link-notification": (

@@ -17,7 +17,6 @@ from cq.keys import VERSIONSTAMP_BYTES, after, prefix_end
 UNKNOWN: Final = ""
 
 _NUMBERS: Final = (4, 8)  # lengths of numbers; other fields are bytes
-_ROW_BYTES: Final = 4 + 4 + VERSIONSTAMP_BYTES + 8
 _PLAIN: Final = frozenset(range(32, 127)) - {0x5C}  # the backslash begins an escape
 
 
@@ -91,12 +90,6 @@ class RowPlace(NamedTuple):
     bucket: int
     versionstamp: bytes
     counter: int
-
-
-def row_in(key: bytes, bucket: int) -> bytes:
-    """Return the key of a queued row moved to another bucket of its generation."""
-    begin = len(key) - _ROW_BYTES + 4
-    return key[:begin] + bucket.to_bytes(4, "big") + key[begin + 4 :]
 
 
 def check_stamp(value: bytes) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
-from cq.encoding.hashing import bucket_at, overlapping
+from cq.encoding.hashing import bucket_at
 from cq.errors import CorruptConfiguration, CorruptData, InvalidData, QueueNotConfigured
 from cq.failure import KeyFailure
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
@@ -274,26 +274,17 @@ def renew_states(piece: Piece, *hashes: int) -> None:
 
 
 def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) -> None:
-    """Give a bucket's state a new token, and other changes; leave an unreadable state to its own repair.
-
-    If the bucket is of the former shape, the current buckets that share hashes with it get new tokens, too: a
-    concurrent pass over these may have found the former bucket without work, and has read values that will change.
-    """
-    states: list[tuple[tuple[int, int], Mapping[str, Any]]] = [((generation, bucket), changes)]
-    shape, now = piece.shape(generation, bucket), piece.config
-    if shape is not None and generation != now.generation:
-        others = overlapping(shape.buckets, bucket, now.buckets)
-        states += [((now.generation, other), {}) for other in others]
-    for place, changed in states:
-        if place in piece.renewed and not changed:
-            continue
-        key = piece.keys.state(*place)
-        # A conflicting read: passes over the bucket write this key, so none commits between the check and the repair.
-        with suppress(CorruptData):
-            state = BucketState.from_bytes(piece.tr.get(key).value)
-            state = renewed(piece.shape(*place) or now, state)
-            piece.tr.set(key, replace(state, **changed).to_bytes())
-            piece.renewed.add(place)
+    """Give a bucket's state a new token, and other changes; leave an unreadable state to its own repair."""
+    place = generation, bucket
+    if place in piece.renewed and not changes:
+        return
+    key = piece.keys.state(generation, bucket)
+    # A conflicting read: passes over the bucket write this key, so none commits between the check and the repair.
+    with suppress(CorruptData):
+        state = BucketState.from_bytes(piece.tr.get(key).value)
+        state = renewed(piece.shape(*place) or piece.config, state)
+        piece.tr.set(key, replace(state, **changes).to_bytes())
+        piece.renewed.add(place)
 
 
 def notify(piece: Piece, generation: int, bucket: int) -> None:

@@ -14,7 +14,6 @@ from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
 from cq.keys.queue import later_than
 from cq.queue.requests import is_request
 from cq.queue.rows import Row, decode_row, encode_row
-from cq.verify import layout
 from cq.verify.layout import RowPlace, parse
 from cq.verify.piece import (
     FROM_THE_FUTURE,
@@ -41,9 +40,14 @@ def key_of(config: QueueConfig, encoded: bytes) -> Any:
 
 def key_at(config: QueueConfig, hashed: int, encoded: bytes) -> Any:
     """Decode a key as `key_of`; raise `CorruptData` also if this is not its hash."""
+    check_hash(hashed, encoded)
+    return key_of(config, encoded)
+
+
+def check_hash(hashed: int, encoded: bytes) -> None:
+    """Raise `CorruptData` if this is not the hash of a key."""
     if hashed != key_hash(encoded):
         raise CorruptData("it is not stored under the hash of its key")
-    return key_of(config, encoded)
 
 
 def shown_key(config: QueueConfig, encoded: bytes) -> Any:
@@ -95,24 +99,21 @@ def check_row(piece: Piece, found: Found) -> bytes | None:
 
 
 def _check_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
-    updates = row.updates
-    errors = [error for update in updates if (error := _error_of(shape, update))]
-    astray = [encoded for encoded, _ in updates if bucket_of(encoded, shape.buckets) != at.bucket]
-    fix = partial(_sort_updates, piece, shape, at, row)
-    if astray:
-        key = shown_key(shape, astray[0])
-        what = f"{len(astray):,} updates are in bucket {at.bucket}, to which their keys do not belong"
-        piece.report("row-astray", row.key, what, fix, key=key)
-    elif errors:
-        what = f"the queue does not take {len(errors):,} updates: {errors[0]}"
-        piece.report("row-update", row.key, what, fix)
+    errors = [(update, error) for update in row.updates if (error := _error_of(shape, at.bucket, update))]
+    if errors:
+        (encoded, _), error = errors[0]
+        what = f"the queue does not take {len(errors):,} updates: {error}"
+        fix = partial(_set_some_aside, piece, shape, at, row)
+        piece.report("row-update", row.key, what, fix, key=shown_key(shape, encoded))
 
 
-def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
-    """Return the reason why the queue does not take an update; empty: it does."""
+def _error_of(config: QueueConfig, bucket: int, update: tuple[bytes, Any]) -> str:
+    """Return the reason why a bucket of the queue does not take an update; empty: it does."""
     encoded, value = update
     try:
         key_of(config, encoded)
+        if bucket_of(encoded, config.buckets) != bucket:
+            raise CorruptData(f"in bucket {bucket}, to which its key does not belong")
         if config.decider is None:
             check_type(config, value, or_delete=True)
         elif not is_request(value):
@@ -122,27 +123,17 @@ def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
     return ""
 
 
-def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
-    """Move the updates of a row to the buckets of their keys, under the row's stamp; set invalid ones aside."""
-    sorted_: dict[int, list[int]] = {}
-    updates = row.updates
-    for position, update in enumerate(updates):
-        if error := _error_of(shape, update):
+def _set_some_aside(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
+    """Set the updates of a row aside that the queue does not take; the others stay."""
+    valid = []
+    for position, update in enumerate(row.updates):
+        if error := _error_of(shape, at.bucket, update):
             _set_update_aside(piece, shape, update, error)
         else:
-            sorted_.setdefault(bucket_of(update[0], shape.buckets), []).append(position)
-    piece.tr.clear(row.key)
-    rewrite_state(piece, at.generation, at.bucket)
-    for bucket, positions in sorted_.items():
-        key = layout.row_in(row.key, bucket)
-        if piece.tr.get(key).value is not None:
-            # The row was copied, so these updates are in their bucket already.
-            for position in positions:
-                _set_update_aside(piece, shape, updates[position], f"was in bucket {at.bucket}, too")
-            continue
-        piece.tr.set(key, encode_row(row, positions))
-        rewrite_state(piece, at.generation, bucket)
-        notify(piece, at.generation, bucket)
+            valid.append(position)
+    _clear_row(piece, at.generation, at.bucket, row.key)
+    if valid:
+        piece.tr.set(row.key, encode_row(row, valid))
 
 
 def _set_row_aside(piece: Piece, at: RowPlace, row: Row, error: str) -> None:
@@ -196,8 +187,6 @@ def check_notification(piece: Piece, found: Found) -> None:
 def check_marker(piece: Piece, found: Found) -> None:
     """Check that a marker of an operation id is not from the future: it would keep the operation from counting."""
     refuse_future(piece, found.fields[1])
-    if found.value:
-        piece.report("marker", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
 
 
 def check_emitter(piece: Piece, found: Found) -> None:

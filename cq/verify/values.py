@@ -23,10 +23,9 @@ from cq.queue.bucket_state import needs_purge
 from cq.store.api import Value
 from cq.verify.layout import parse_by_letter
 from cq.verify.piece import Found, Piece, Steps, notify, renew_states, rewrite_state, set_updates_aside
-from cq.verify.queued import check_type, key_at, key_of, shown_key
+from cq.verify.queued import check_hash, check_type, key_at, shown_key
 
 _HASH_BYTES: Final = 4
-_ASTRAY = "it is not stored under the hash of its key"
 _EXPIRY: Final = {b"d": "time8 h4 key", b"l": "h4 key", b"c": "", b"p": "", b"x": ""}
 
 
@@ -50,8 +49,6 @@ def check_expiry(piece: Piece, found: Found) -> Steps:
     (time,) = times
     if time > LATEST:
         raise CorruptData("it is not an entry of an expiry")
-    if found.value:
-        piece.report("expiry-key", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
     stored = _stored_time(piece, spec, key, encoded)
     value = piece.snapshot.get(piece.keys.value(encoded))
     yield None
@@ -146,9 +143,7 @@ def _set_entry(piece: Piece, entry: bytes, hashed: int) -> None:
 def check_value(piece: Piece, found: Found) -> None:
     """Check that a current value has a key of the queue, the key's hash and the queue's type, and is not empty."""
     hashed, encoded = found.fields
-    key = key_of(piece.config, encoded)
-    if not _is_at_hash(piece, "value-astray", found, key):
-        return
+    key = key_at(piece.config, hashed, encoded)
     try:
         value = codec.decode(found.value)
         check_type(piece.config, value)
@@ -161,21 +156,10 @@ def check_value(piece: Piece, found: Found) -> None:
         piece.report("value-empty", found.key, f"{value!r:.80} means no value", fix, key=key)
 
 
-def _is_at_hash(piece: Piece, kind: str, found: Found, key: Any) -> bool:
-    """Return whether a row is stored under the hash of its key; report the difference if it is not."""
-    hashed, encoded = found.fields
-    if hashed == key_hash(encoded):
-        return True
-    piece.report(kind, found.key, _ASTRAY, partial(_move_aside, piece, found, _ASTRAY), key=key)
-    return False
-
-
 def check_staged(piece: Piece, found: Found) -> None:
     """Check staged updates as current values; the bucket's state must say that they exist, or no pass reads them."""
     hashed, encoded = found.fields
-    key = key_of(piece.config, encoded)
-    if not _is_at_hash(piece, "staged-astray", found, key):
-        return
+    key = key_at(piece.config, hashed, encoded)
     try:
         value = codec.decode(found.value)
         # An application's combiner may fold updates into a result of any type before it makes a value.
@@ -202,11 +186,8 @@ def check_aside(piece: Piece, found: Found) -> None:
     content = codec.decode(found.value)
     if not isinstance(content, list) or not content:
         raise CorruptData("it is not a failure and updates")
-    failure = KeyFailure.from_stored(content[0])
-    if hashed != key_hash(encoded):
-        key = shown_key(piece.config, encoded)
-        fix = partial(_move_to_hash, piece, found, encoded, failure, content[1:])
-        piece.report("aside-astray", found.key, _ASTRAY, fix, key=key)
+    KeyFailure.from_stored(content[0])
+    check_hash(hashed, encoded)
 
 
 def _is_empty(piece: Piece, value: Any) -> bool:
@@ -224,34 +205,25 @@ def _is_empty(piece: Piece, value: Any) -> bool:
     return False
 
 
+def set_key_aside(piece: Piece, found: Found) -> None:
+    """Set a row aside that is not stored under a key of the queue, and the hash of this key."""
+    _move_aside(piece, found, "not stored under the hash of a key of the queue")
+
+
 def _move_aside(piece: Piece, found: Found, error: str) -> None:
-    """Set a row aside; on a retry it counts as an update of its key."""
-    hashed, encoded = found.fields
+    """Set a row aside: on a retry it counts as an update of its key; as bytes if this is not one of the queue."""
+    hashed, encoded = found.rest[:_HASH_BYTES].ljust(_HASH_BYTES, b"\x00"), found.rest[_HASH_BYTES:]
     try:
         updates = [codec.decode(found.value)]
     except CorruptData:
         updates = [found.value]
+    if shown_key(piece.config, encoded) is None:
+        encoded, updates = b"", [found.key, found.value]
     set_updates_aside(piece, encoded, KeyFailure(error), updates)
     piece.tr.clear(found.key)
-    renew_states(piece, hashed, key_hash(encoded))
-
-
-def set_key_aside(piece: Piece, found: Found) -> None:
-    """Set a row aside whose key is not one of the queue: as bytes."""
-    failure = KeyFailure("of a key of another type than the queue's")
-    set_updates_aside(piece, b"", failure, [found.key, found.value])
-    piece.tr.clear(found.key)
-    renew_states(piece, int.from_bytes(found.rest[:4].ljust(4, b"\x00"), "big"))
+    renew_states(piece, int.from_bytes(hashed, "big"), key_hash(encoded))
 
 
 def _mark_staged(piece: Piece, config: QueueConfig, bucket: int) -> None:
     rewrite_state(piece, config.generation, bucket, staged=True)
     notify(piece, config.generation, bucket)
-
-
-def _move_to_hash(
-    piece: Piece, found: Found, encoded: bytes, failure: KeyFailure, updates: list[Any]
-) -> None:
-    """Set a piece aside again, under its key's hash."""
-    set_updates_aside(piece, encoded, failure, updates)
-    piece.tr.clear(found.key)

@@ -14,7 +14,6 @@ from typing import Final
 from cq import runtime
 from cq.app import App
 from cq.encoding import codec
-from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
 from cq.keys import version_of
 from cq.keys.link import SEQUENCE_BYTES, LinkKeys, sequence_at, split_link, versionstamp_of
@@ -107,10 +106,6 @@ def _check_entries(piece: Piece, bucket: int, pieces: list[tuple[bytes, bytes]],
     for broken in unpacked.broken:
         fix = partial(_keep, piece, _keys(piece, found), bucket, pieces, broken.error)
         piece.report("link-row", found.key, broken.error, fix)
-    astray = [entry for entry in unpacked.entries if bucket_of(entry.encoded_key, BUCKETS) != bucket]
-    if astray:
-        what = f"{len(astray):,} entries in bucket {bucket} have keys of other buckets"
-        piece.report("link-row", found.key, what, key=astray[0].key)
 
 
 def _keep(piece: Piece, keys: LinkKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
 import cq
-from cq.admin.rebucketing import rebucket
 from cq.encoding import codec
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys, place
 from cq.keys.missed import MissedKeys
-from cq.store.transact import transact
-from cq.testing import drain
-from cq.verify import layout
 from cq.verify.queue import verify
 from tests.kit import queues
-from tests.kit.queues import add, aside, stored, values
+from tests.kit.queues import aside
 from tests.kit.sized import MOST, Sized, words
 
 LARGE = words(7_900, 120)
@@ -95,28 +90,3 @@ def test_a_repair_writes_at_most_a_megabyte_in_each_transaction(
     assert max(repaired(db, name)) <= MOST
     if damage is not notes_of_other_keys:
         assert len(aside(db, name)) == number
-
-
-def test_a_repair_of_rows_in_wrong_buckets_of_two_shapes_writes_at_most_a_megabyte(
-    db: Any, name: str
-) -> None:
-    cq.configure(db, name, buckets=500)
-    keys = words(20, 3_000)
-    for start in range(0, len(keys), 500):
-        add(db, name, dict.fromkeys(keys[start : start + 500], 1))
-    rebucket(db, name, 1_000)
-    wrong = dict(stored(db, QueueKeys(name).of_generation(1).rows))
-
-    def move(tr: Any, rows: list[bytes]) -> None:
-        for row in rows:
-            tr.clear(row)
-            bucket = int.from_bytes(row[-22:-18], "big")
-            tr.set(layout.row_in(row, (bucket + 1) % 500), wrong[row])
-
-    rows = list(wrong)
-    for start in range(0, len(rows), 1_000):
-        transact(db, partial(move, rows=rows[start : start + 1_000]))
-
-    assert max(repaired(db, name)) <= MOST
-    drain(db, name)
-    assert values(db, name) == dict.fromkeys(keys, 1)

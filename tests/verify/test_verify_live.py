@@ -20,13 +20,12 @@ from cq.keys import QueueKeys
 from cq.passes.combine_pass import Pass
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from cq.verify.layout import row_in
 from cq.verify.piece import Difference
-from cq.verify.queue import CHECKS, verify
+from cq.verify.queue import CHECKS
 from cq.verify.verification import Verification
 from tests.kit.busy import KEYS, busy
 from tests.kit.faults import FaultyDatabase, Overtaken
-from tests.kit.queues import add, code_of, commits, put, stored, values
+from tests.kit.queues import commits, put, stored
 
 
 def watch(tr: Any, changes: list[cq.Change]) -> None:
@@ -98,9 +97,7 @@ def test_adders_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) -> 
     assert list(verification.run()) == []
 
 
-@pytest.mark.parametrize(
-    "kind", ["row-astray", "row-future", "row-unreadable", "value-empty", "value-astray"]
-)
+@pytest.mark.parametrize("kind", ["row-update", "row-future", "row-unreadable", "value-empty", "value-key"])
 def test_a_pass_under_way_conflicts_with_a_repair_of_its_bucket(db: Any, name: str, kind: str) -> None:
     """As it may have read what the repair changes."""
     cq.configure(db, name, buckets=2)
@@ -109,11 +106,11 @@ def test_a_pass_under_way_conflicts_with_a_repair_of_its_bucket(db: Any, name: s
     transact(db, lambda tr: handle.add(tr, dict.fromkeys(own, 1)))
     key, value = stored(db, queue.all_rows())[0]
     writes = {
-        "row-astray": {row_in(key[:-18] + bytes(8) + key[-10:], 1): value},
+        "row-update": {key[:-18] + bytes(8) + key[-10:]: codec.encode([None, codec.encode(own[0]), "x"])},
         "row-future": {key[:-18] + b"\x7f" * 8 + key[-10:]: value},
         "row-unreadable": {key[:-18] + bytes(8) + key[-10:]: b"damaged"},
         "value-empty": {queue.value(codec.encode(own[0])): codec.encode(0)},
-        "value-astray": {queue.values()[0] + bytes(4) + codec.encode(own[0]): codec.encode(1)},
+        "value-key": {queue.values()[0] + bytes(4) + codec.encode(own[0]): codec.encode(1)},
     }[kind]
     put(db, writes)
     tr = db.create_transaction()
@@ -171,28 +168,3 @@ def damage(tr: Any, queue: QueueKeys) -> None:
             tr.set(queue.rows(1, bucket)[0] + bytes(8) + random.randbytes(10), b"damaged")
         case _:
             tr.set(queue.value(codec.encode(f"damaged {random.random()}")), codec.encode(0))
-
-
-def test_a_repair_in_the_shape_before_conflicts_with_passes_over_the_shape_now(db: Any, name: str) -> None:
-    """Such a pass has found that the buckets of the shape before have no work, and the repair gives them some."""
-    cq.configure(db, name, buckets=2)
-    key, other = "b", "a"
-    encoded = codec.encode(key)
-    assert (bucket_of(encoded, 2), bucket_of(codec.encode(other), 2)) == (1, 0)
-    add(db, name, {key: 1})
-    drain(db, name)
-    add(db, name, {other: 5})
-    ((row, _),) = stored(db, QueueKeys(name).rows(1, 0))
-    transact(db, lambda tr: tr.set(row, codec.encode([None, encoded, 10])))  # it belongs to bucket 1
-    admin.rebucket(db, name, 4)
-    add(db, name, {key: 100})
-    former, now = code_of(db, name).shapes
-    under_way = db.create_transaction()
-    assert Pass(under_way, now, bucket_of(encoded, 4)).run().reported == 1
-
-    assert [each.kind for each in verify(db, name, repair=True)] == ["row-astray"]
-    transact(db, lambda tr: Pass(tr, former, 1).run())
-    assert not commits(under_way)
-
-    drain(db, name)
-    assert values(db, name) == {key: 111}

@@ -339,13 +339,6 @@ LINKS: dict[str, tuple[str, Callable[[LinkKeys, bytes], Writes]]] = {
         lambda e, key: {e.row(BUCKETS, sequence(1)): entry_row("k1", 1)},
     ),
     "a row under a key too short": ("link-row", lambda e, key: {key[:-1]: entry_row("k1", 1)}),
-    "a row in another bucket": (
-        "link-row",
-        lambda e, key: {
-            e.row((bucket_of(codec.encode("k1"), BUCKETS) + 1) % BUCKETS, sequence(1)): entry_row("k1", 1),
-            e.notification((bucket_of(codec.encode("k1"), BUCKETS) + 1) % BUCKETS): bytes(10),
-        },
-    ),
     "rows without a notification": (
         "link-notification",
         lambda e, key: {e.notification(bucket_of(codec.encode("k1"), BUCKETS)): None},
