@@ -179,7 +179,7 @@ class Cells:
             raise InvalidConfiguration(
                 f"expected {EMPTIEST!r} or {NEWEST!r} as the cell to fill, got: {cell!r}"
             )
-        transact(self.directory.db, lambda tr: tr.set(keys.FILL, cell.encode()))
+        self.directory.set_fill(cell)
 
     def cells(self) -> list[CellStatus]:
         """Return all cells with their numbers of users, by name."""

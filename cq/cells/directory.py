@@ -50,7 +50,7 @@ def take_seat(tr: Transaction, name: str, max_users: int | None) -> None:
 
 
 def add_users(tr: Transaction, name: str, number: int) -> None:
-    """Count more users in a cell, or less, whatever its limit is: a user who is adopted is there already."""
+    """Count `number` more users in a cell, or fewer users if it is negative. The cell's limit is not checked."""
     tr.add(keys.count(name), keys.packed_count(number))
 
 
@@ -130,6 +130,10 @@ class Directory:
             self.db,
             lambda tr: tr.set(keys.cell(name), replace(read_cell(tr, name), **changes).to_bytes()),
         )
+
+    def set_fill(self, cell: str) -> None:
+        """Store which cell new users fill: `EMPTIEST` or `NEWEST`."""
+        transact(self.db, lambda tr: tr.set(keys.FILL, cell.encode()))
 
     def cell(self, name: str) -> Cell:
         """Return a cell's entry; raises `CellNotKnown`."""

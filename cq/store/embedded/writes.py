@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from cq.store.embedded.atomic import (
@@ -167,6 +167,7 @@ class Writes:
 
     __slots__ = (
         "_cleared_by_operation",
+        "_counts",
         "_early",
         "_sorted",
         "pending",
@@ -187,6 +188,7 @@ class Writes:
         self._early: list[Mutation] = []  # applied before all others
         self._cleared_by_operation: set[bytes] = set()  # keys of `values` that an operation has cleared
         self._sorted: list[bytes] | None = None
+        self._counts = (0, 0)
 
     def __bool__(self) -> bool:
         """Whether reads must take these writes into account."""
@@ -421,9 +423,16 @@ class Writes:
             self._remove(key)
 
     def _index(self) -> list[bytes]:
-        """All written keys, sorted."""
-        if self._sorted is None or len(self._sorted) != len(self.values) + len(self.pending):
+        """All written keys, sorted. If no key was removed since the last call, only the new keys are added."""
+        counts = len(self.values), len(self.pending)
+        if self._sorted is None:
             self._sorted = sorted(chain(self.values, self.pending))
+        elif counts != self._counts:
+            # Dicts keep the order of insertion, so the new keys are the last ones.
+            self._sorted += islice(self.values, self._counts[0], None)
+            self._sorted += islice(self.pending, self._counts[1], None)
+            self._sorted.sort()
+        self._counts = counts
         return self._sorted
 
 
