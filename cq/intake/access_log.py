@@ -12,7 +12,7 @@ from cq.errors import InvalidConfiguration, InvalidData
 
 _COMMON: Final = '%h %l %u %t "%r" %>s %b'
 _BROWSER: Final = ' "%{Referer}i" "%{User-Agent}i"'
-_TOOK: Final = r"(?: (?:(?P<seconds>\d{1,12}\.\d{1,9})|(?P<micros>\d{1,12})|-))?"
+_TOOK: Final = r"(?: (?:\d{1,12}(?:\.\d{1,9})?|-))?"
 _FIELD: Final = re.compile(r"\$\{([a-z0-9_]+)\}|\$([a-z0-9_]+)|%[<>]?((?:\{[^}]*\})?[A-Za-z])")
 _FIELDS: Final = {
     # {name of a field of nginx or Apache: its group}
@@ -25,12 +25,14 @@ _FIELDS: Final = {
     **dict.fromkeys(("request_method", "m"), "method"),
     **dict.fromkeys(("request_uri", "uri", "U"), "page"),
     **dict.fromkeys(("status", "s"), "status"),
-    **dict.fromkeys(("body_bytes_sent", "bytes_sent", "b", "B", "O"), "size"),
     **dict.fromkeys(("http_user_agent", "{User-Agent}i", "{User-agent}i"), "agent"),
-    **dict.fromkeys(("request_time", "T"), "seconds"),
-    "D": "micros",
 }
-_SHAPES: Final = {"t": r"\[[^\]]{20,40}\]", "time_local": r"[^\]]{20,40}"}
+_SHAPES: Final = {
+    "t": r"\[[^\]]{20,40}\]",
+    "time_local": r"[^\]]{20,40}",
+    "msec": r"\d{1,12}(?:\.\d{1,9})?",
+    **dict.fromkeys(("status", "s"), r"\d{3}"),
+}
 _QUOTED: Final = r'(?:[^"\\]|\\.)*'
 _MAX_TEXT_BYTES: Final = 2_000  # of a page or a browser; keys of a queue have up to 8,000 bytes
 _SHOWN: Final = 80
@@ -47,16 +49,12 @@ class Visit(NamedTuple):
         page: path of the page.
         address: of the visitor.
         agent: the visitor's browser; empty if the log does not name it.
-        size: bytes of the response; None: none were sent.
-        took: seconds that the response took; None: not in the log.
     """
 
     time: float
     page: str
     address: str
     agent: str = ""
-    size: int | None = None
-    took: float | None = None
 
     @property
     def visitor(self) -> str:
@@ -75,14 +73,13 @@ class AccessLogFormat:
         pattern: as in the settings of the web server: `log_format` of nginx, such as
             `'$remote_addr [$time_local] "$request" $status'`, or `LogFormat` of Apache, such as
             `'%h %t "%r" %>s "%{User-Agent}i"'`. None: common or combined format. There a last field may have
-            the time of the response: seconds with a decimal point, such as nginx writes for `$request_time`, or whole
-            microseconds, such as Apache writes for `%D`.
+            the time of the response.
 
     Raises:
         InvalidConfiguration: the pattern lacks the address, the time, the request or the status.
 
     >>> AccessLogFormat().parse(b'192.0.2.7 - - [01/Mar/2025:20:00:00 +0000] "GET /news?from=list HTTP/1.1" 200 5120\n')
-    Visit(time=1740859200.0, page='/news', address='192.0.2.7', agent='', size=5120, took=None)
+    Visit(time=1740859200.0, page='/news', address='192.0.2.7', agent='')
     """
 
     def __init__(self, pattern: str | None = None) -> None:
@@ -127,14 +124,11 @@ class AccessLogFormat:
         if method != b"GET" or not (status[:1] == b"2" or status == b"304"):
             return None
         address = fields.get("address") or fields["forwarded"].partition(b",")[0]
-        size = fields.get("size")
         return Visit(
             time,
             _text(page.partition(b"?")[0]) or "/",
             _text(address),
             _text(fields.get("agent") or b""),
-            None if size in (None, b"-") else int(size),
-            _took(fields),
         )
 
 
@@ -151,31 +145,13 @@ def _compiled(pattern: str, groups: set[str]) -> str:
             parts.append(shape)
         else:
             groups.add(group)
-            parts.append(f"(?P<{group}>{_NUMBERS.get(group, shape)})")
+            parts.append(f"(?P<{group}>{shape})")
     return "".join(parts) + re.escape(pattern[end:])
-
-
-_NUMBERS: Final = {
-    "status": r"\d{3}",
-    "size": r"\d{1,15}|-",
-    "seconds": r"\d{1,12}(?:\.\d{1,9})?|-",
-    "micros": r"\d{1,12}|-",
-    "unix": r"\d{1,12}(?:\.\d{1,9})?",
-}
 
 
 def _text(data: bytes, limit: int = _MAX_TEXT_BYTES) -> str:
     # Cut again, as a byte that is not UTF-8 becomes three: keys of a queue have a limit.
     return data[:limit].decode("utf-8", "replace").encode()[:limit].decode("utf-8", "ignore")
-
-
-def _took(fields: dict[str, bytes | None]) -> float | None:
-    """The seconds of a response."""
-    for name, unit in (("seconds", 1.0), ("micros", 1e-6)):
-        found = fields.get(name)
-        if found is not None and found != b"-":
-            return float(found) * unit
-    return None
 
 
 def _time(fields: dict[str, bytes | None]) -> float:

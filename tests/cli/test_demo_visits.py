@@ -26,7 +26,7 @@ from tests.cli.conftest import Cli, Here
 from tests.kit.processes import SECONDS, wait_until
 
 COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
-VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7", "", 2_326)
+VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7")
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -15,7 +15,7 @@ from cq.intake.access_log import AccessLogFormat, Visit
 TIME = b"[01/Mar/2025:20:00:00 +0000]"
 COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
 COMBINED = COMMON.rstrip() + b' "http://www.example.com/" "Mozilla/4.08 \\"x\\" [en]"\n'
-VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7", "", 2_326)
+VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7")
 AT = 1_740_859_200.0
 
 
@@ -28,12 +28,10 @@ AT = 1_740_859_200.0
         (b" 200 ", b" 404 ", None),
         (b" 200 ", b" 301 ", None),
         (b" 200 ", b" 500 ", None),
-        (b"200 2326", b"304 -", VISIT._replace(size=None)),
-        # The time of the response: in seconds with a decimal point, otherwise in microseconds.
-        (b"\n", b" 0.012\n", VISIT._replace(took=0.012)),
-        (b"\n", b" 12.5\n", VISIT._replace(took=12.5)),
-        (b"\n", b" 1500\n", VISIT._replace(took=0.0015)),
-        (b"\n", b" 0\n", VISIT._replace(took=0.0)),
+        (b"200 2326", b"304 -", VISIT),
+        # The time of the response.
+        (b"\n", b" 0.012\n", VISIT),
+        (b"\n", b" 1500\n", VISIT),
         (b"\n", b" -\n", VISIT),
     ],
 )
@@ -68,7 +66,6 @@ def test_the_browser_is_a_part_of_the_visitor() -> None:
         (COMMON.replace(b"10/Oct", b"32/Oct"), "not a time"),
         (COMMON.replace(b"-0700", b"+9900"), "not a time"),
         (COMMON.replace(b" 200 ", b" 2000 "), "neither"),
-        (COMMON.replace(b"2326", b"9" * 5_000), "neither"),
         (COMMON.rstrip() + b" 1e3", "neither"),
         (COMMON.replace(b"GET /apache.gif?a=1 HTTP/1.0", b"\\x16\\x03"), "not a request"),
         (COMMON[:-20], "neither"),
@@ -97,7 +94,7 @@ def test_any_bytes_are_a_visit_or_refused(data: bytes, begin: int, end: int) -> 
         (
             '$remote_addr [$time_local] "$request" $status $body_bytes_sent "$http_user_agent" $request_time',
             b'::1 [01/Mar/2025:20:00:00 +0000] "GET /a HTTP/1.1" 200 5 "B 1" 1.500',
-            Visit(AT, "/a", "::1", "B 1", 5, 1.5),
+            Visit(AT, "/a", "::1", "B 1"),
         ),
         (
             '{"at":"$time_iso8601","ip":"$remote_addr","m":"$request_method","u":"$request_uri","s":$status}',
@@ -112,12 +109,12 @@ def test_any_bytes_are_a_visit_or_refused(data: bytes, begin: int, end: int) -> 
         (
             '%v:%p %{X-Forwarded-For}i %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i" %D',
             b'x:80 192.0.2.7 - - [01/Mar/2025:20:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "B" 500000',
-            Visit(AT, "/", "192.0.2.7", "B", 5, 0.5),
+            Visit(AT, "/", "192.0.2.7", "B"),
         ),
         (
             '"%{X-Forwarded-For}i" %t "%r" %>s %T',
             b'"192.0.2.7, 10.0.0.1" [01/Mar/2025:20:00:00 +0000] "GET / HTTP/1.1" 200 2',
-            Visit(AT, "/", "192.0.2.7", "", None, 2.0),
+            Visit(AT, "/", "192.0.2.7"),
         ),
     ],
     ids=range(5),
