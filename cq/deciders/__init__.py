@@ -1,6 +1,6 @@
 """Deciders of requests: the type, and those that are built in.
 
-It may import `cq.combiners`, `cq.observer` and what they import.
+It may import `cq.observer` and what it imports.
 """
 
 from cq.deciders.built_in import (
@@ -8,8 +8,6 @@ from cq.deciders.built_in import (
     bucket,
     budget,
     claim,
-    clamped,
-    clamped_value,
     raise_cap,
     release,
     release_name,
@@ -27,8 +25,6 @@ __all__ = [
     "bucket",
     "budget",
     "claim",
-    "clamped",
-    "clamped_value",
     "raise_cap",
     "release",
     "release_name",

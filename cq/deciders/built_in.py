@@ -1,4 +1,4 @@
-"""Built-in deciders: numbers within bounds, unique names, rate limits and budgets; and the combiner `clamped`.
+"""Built-in deciders: numbers within bounds, unique names, rate limits and budgets.
 
 Workers make a built-in decider from its settings, which the queue's configuration has, so they need no code of the
 application. Deciders read no clock: requests about time carry it, and a time before the latest one of the key counts as
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cq import runtime
-from cq.combiners import Combiner
 from cq.deciders.decider import KEEP_SECONDS, KIND, Decide, Decider, check_decider
 from cq.durations import Span, span_of
 from cq.encoding.codec import brief
@@ -41,7 +40,16 @@ def bounded(lo: int, hi: int, *, start: int = 0, clamp: bool = False, keep: Span
         raise InvalidConfiguration(
             f"expected ints with lo <= start <= hi, got: {brief(lo)}, {brief(start)}, {brief(hi)}"
         )
-    return _made("bounded", keep, lo=lo, hi=hi, start=start, clamp=bool(clamp))
+
+    def decide(key: Any, state: int | None, request: Any) -> tuple[int, int]:
+        value, amount = start if state is None else state, _int(request)
+        new = value + amount
+        if not lo <= new <= hi:
+            new = min(max(new, lo), hi) if clamp else value
+        return new, new - value
+
+    settings = {"lo": lo, "hi": hi, "start": start, "clamp": bool(clamp)}
+    return _made("bounded", decide, lambda request, amount: amount == 0 != request, keep, settings)
 
 
 def unique(*, keep: Span = KEEP_SECONDS) -> Decider:
@@ -53,7 +61,17 @@ def unique(*, keep: Span = KEEP_SECONDS) -> Decider:
     Args:
         keep: as for `Decider`.
     """
-    return _made("unique", keep)
+
+    def decide(key: Any, owner: Any, request: Any) -> tuple[Any, bool]:
+        (what, who), *others = _dict(request).items()
+        if others or what not in ("claim", "release") or type(who) not in (str, int):
+            raise _unknown(request)
+        if what == "claim":
+            owner = who if owner is None else owner
+            return owner, owner == who
+        return (None, True) if owner == who else (owner, False)
+
+    return _made("unique", decide, lambda request, has: not has, keep, {})
 
 
 def bucket(capacity: float, per_second: float, *, keep: Span = KEEP_SECONDS) -> Decider:
@@ -74,7 +92,20 @@ def bucket(capacity: float, per_second: float, *, keep: Span = KEEP_SECONDS) -> 
         raise InvalidConfiguration(
             f"expected positive numbers for a bucket, got: {brief(capacity)}, {brief(per_second)}"
         )
-    return _made("bucket", keep, capacity=capacity, per_second=per_second)
+
+    def decide(key: Any, state: list[float] | None, request: Any) -> tuple[list[float], float]:
+        tokens, at = _number(_dict(request).get("take")), _number(request.get("at"))
+        if not 0 < tokens <= capacity:
+            raise InvalidData(f"expected 0 to {capacity} tokens, got: {brief(tokens)}")
+        there, since = state or (capacity, at)
+        now = max(at, since)
+        there = min(capacity, there + (now - since) * per_second)
+        if there >= tokens:
+            return [there - tokens, now], 0
+        return [there, now], (tokens - there) / per_second
+
+    settings = {"capacity": capacity, "per_second": per_second}
+    return _made("bucket", decide, lambda request, seconds: seconds > 0, keep, settings)
 
 
 def budget(cap: int, *, keep: Span = KEEP_SECONDS) -> Decider:
@@ -95,7 +126,23 @@ def budget(cap: int, *, keep: Span = KEEP_SECONDS) -> Decider:
         raise InvalidConfiguration(
             f"expected the cap of a budget to be an int of at least 0, got: {brief(cap)}"
         )
-    return _made("budget", keep, cap=cap)
+
+    def decide(key: Any, state: dict[str, Any] | None, request: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        stored = state or {"cap": cap, "spent": 0, "holds": {}, "at": 0.0}
+        now = max(_number(_dict(request).get("at")), stored["at"])
+        holds = {name: hold for name, hold in stored["holds"].items() if hold[1] > now}
+        book = {"cap": stored["cap"], "spent": stored["spent"], "holds": holds, "at": now}
+        result = _book(book, request, now)
+        return book, result | {"free": _free(book)}
+
+    return _made("budget", decide, lambda request, answer: not answer["ok"], keep, {"cap": cap})
+
+
+def _made(
+    kind: str, decide: Decide, refused: Callable[[Any, Any], bool], keep: Span, settings: Mapping[str, Any]
+) -> Decider:
+    """The decider of a kind; `settings` are the arguments with which `built_in_decider` makes it again."""
+    return Decider(kind, _VERSION, decide, keep=keep, refused=refused, settings={KIND: kind, **settings})
 
 
 # Requests
@@ -143,64 +190,7 @@ def with_time(kind: str, request: Any) -> Any:
     return request
 
 
-# Decisions
-
-
-def _bounded(settings: Mapping[str, Any]) -> Decide:
-    lo, hi, start, clamp = (settings[each] for each in ("lo", "hi", "start", "clamp"))
-
-    def decide(key: Any, state: int | None, request: Any) -> tuple[int, int]:
-        value, amount = start if state is None else state, _int(request)
-        new = value + amount
-        if not lo <= new <= hi:
-            new = min(max(new, lo), hi) if clamp else value
-        return new, new - value
-
-    return decide
-
-
-def _unique(settings: Mapping[str, Any]) -> Decide:
-    def decide(key: Any, owner: Any, request: Any) -> tuple[Any, bool]:
-        (what, who), *others = _dict(request).items()
-        if others or what not in ("claim", "release") or type(who) not in (str, int):
-            raise _unknown(request)
-        if what == "claim":
-            owner = who if owner is None else owner
-            return owner, owner == who
-        return (None, True) if owner == who else (owner, False)
-
-    return decide
-
-
-def _bucket(settings: Mapping[str, Any]) -> Decide:
-    capacity, per_second = settings["capacity"], settings["per_second"]
-
-    def decide(key: Any, state: list[float] | None, request: Any) -> tuple[list[float], float]:
-        tokens, at = _number(_dict(request).get("take")), _number(request.get("at"))
-        if not 0 < tokens <= capacity:
-            raise InvalidData(f"expected 0 to {capacity} tokens, got: {brief(tokens)}")
-        there, since = state or (capacity, at)
-        now = max(at, since)
-        there = min(capacity, there + (now - since) * per_second)
-        if there >= tokens:
-            return [there - tokens, now], 0
-        return [there, now], (tokens - there) / per_second
-
-    return decide
-
-
-def _budget(settings: Mapping[str, Any]) -> Decide:
-    cap = settings["cap"]
-
-    def decide(key: Any, state: dict[str, Any] | None, request: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        stored = state or {"cap": cap, "spent": 0, "holds": {}, "at": 0.0}
-        now = max(_number(_dict(request).get("at")), stored["at"])
-        holds = {name: hold for name, hold in stored["holds"].items() if hold[1] > now}
-        book = {"cap": stored["cap"], "spent": stored["spent"], "holds": holds, "at": now}
-        result = _book(book, request, now)
-        return book, result | {"free": _free(book)}
-
-    return decide
+# Budgets
 
 
 def _free(book: Mapping[str, Any]) -> int:
@@ -238,44 +228,26 @@ def _book(book: dict[str, Any], request: dict[str, Any], now: float) -> dict[str
     raise _unknown(request)
 
 
-class _DeciderKind(NamedTuple):
-    """A kind of decider.
-
-    Attributes:
-        make: makes the decider from its arguments.
-        decide: makes the function that decides, from the settings.
-        refused: as for `Decider`.
-        states: value types of queues that can have it, the one of a new queue first.
-    """
-
-    make: Callable[..., Decider]
-    decide: Callable[[Mapping[str, Any]], Decide]
-    refused: Callable[[Any, Any], bool]
-    states: Sequence[str]
-
-
-_KINDS: Final[Mapping[str, _DeciderKind]] = {
-    "bounded": _DeciderKind(
-        bounded, _bounded, lambda request, amount: amount == 0 != request, ("int", "any")
-    ),
-    "unique": _DeciderKind(unique, _unique, lambda request, has: not has, ("any", "str", "int")),
-    "bucket": _DeciderKind(bucket, _bucket, lambda request, seconds: seconds > 0, ("list", "any")),
-    "budget": _DeciderKind(budget, _budget, lambda request, answer: not answer["ok"], ("dict", "any")),
+_MAKERS: Final[Mapping[str, Callable[..., Decider]]] = {
+    "bounded": bounded,
+    "unique": unique,
+    "bucket": bucket,
+    "budget": budget,
 }
-STATES: Final[Mapping[str, Sequence[str]]] = {name: kind.states for name, kind in _KINDS.items()}
+STATES: Final[Mapping[str, Sequence[str]]] = {
+    "bounded": ("int", "any"),
+    "unique": ("any", "str", "int"),
+    "bucket": ("list", "any"),
+    "budget": ("dict", "any"),
+}
 """{kind of a built-in decider: value types of queues that can have it, the one of a new queue first}."""
-
-
-def _made(kind: str, keep: Span, **settings: Any) -> Decider:
-    made, stored = _KINDS[kind], {KIND: kind, **settings}
-    return Decider(kind, _VERSION, made.decide(stored), keep=keep, refused=made.refused, settings=stored)
 
 
 def built_in_decider(settings: Mapping[str, Any], version: int, keep: int) -> Decider | None:
     """The built-in decider of stored settings; None if this version of cq has none of this kind and version."""
-    given = dict(settings)
-    kind = given.pop(KIND, "")
-    return _made(kind, keep, **given) if kind in _KINDS and version == _VERSION else None
+    kind = str(settings.get(KIND, ""))
+    given = {what: value for what, value in settings.items() if what != KIND}
+    return _MAKERS[kind](**given, keep=keep) if kind in _MAKERS and version == _VERSION else None
 
 
 def resolve_decider(given: object) -> Decider:
@@ -292,7 +264,7 @@ def resolve_decider(given: object) -> Decider:
             name: json.loads(value)
             for name, _, value in (each.partition("=") for each in words if "=" in each)
         }
-        return check_decider(_KINDS[kind].make(*positional, **named))
+        return check_decider(_MAKERS[kind](*positional, **named))
     except InvalidConfiguration:
         raise
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -326,51 +298,3 @@ def _number(number: Any) -> float:
 
 def _unknown(request: object) -> InvalidData:
     return InvalidData(f"expected a request that a function of cq.deciders makes, got: {brief(request)}")
-
-
-# Without answers
-
-
-def clamped(lo: int, hi: int) -> Combiner:
-    """A combiner of ints that are added one after the other, where each sum stays within bounds.
-
-    For a queue with the value type `"any"`. Its values are not sums but lists, of what all updates together do to any
-    number, as this is what can be combined: `clamped_value` applies them to the number before the first update.
-
-    Args:
-        lo: the least sum.
-        hi: the greatest sum.
-
-    Raises:
-        InvalidConfiguration: the bounds are no ints, or in the wrong order.
-    """
-    if type(lo) is not int or type(hi) is not int or lo > hi:
-        raise InvalidConfiguration(f"expected ints with lo <= hi, got: {brief(lo)}, {brief(hi)}")
-
-    def combine(key: Any, values: Sequence[Any]) -> list[int]:
-        added, least, most = _steps(values[0], lo, hi)
-        for value in values[1:]:
-            more, low, high = _steps(value, lo, hi)
-            added, least, most = (
-                added + more,
-                min(max(least + more, low), high),
-                min(max(most + more, low), high),
-            )
-        return [added, least, most]
-
-    return Combiner(f"clamped {lo} {hi}", 1, combine)
-
-
-def _steps(value: Any, lo: int, hi: int) -> list[int]:
-    """What an update, or several combined ones, do to a number: add, and then stay within two bounds."""
-    if isinstance(value, list):
-        return value
-    return [_int(value), lo, hi]
-
-
-def clamped_value(value: list[int] | None, start: int = 0) -> int:
-    """The sum of a key with this `value` in a queue with the combiner `clamped`; `start` is that of a new key."""
-    if value is None:
-        return start
-    added, least, most = value
-    return min(max(start + added, least), most)
