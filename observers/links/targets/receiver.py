@@ -11,26 +11,18 @@ import base64
 import binascii
 import hmac
 import logging
-import socket
-import threading
-import weakref
-from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from errno import ETIMEDOUT
 from hashlib import sha256
 from http.client import HTTPException
 from ipaddress import ip_address
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3 import PoolManager, Timeout
 from urllib3.exceptions import HTTPError
-from urllib3.util import parse_url
 
 from cq import runtime
 from cq.distribution import version
@@ -42,8 +34,8 @@ _SECRET_BYTES: Final = range(24, 65)
 log = logging.getLogger("cq.worker")
 CONNECT_SECONDS: Final = 10.0
 """Maximum time to connect to one address of the receiver."""
-REQUEST_SECONDS: Final = 30.0
-"""Maximum time of a request as a whole, from the connection to the end of the answer, however the receiver sends it."""
+ANSWER_SECONDS: Final = 30.0
+"""Maximum time without a part of the answer."""
 ANSWER_BYTES: Final = 4_096
 """The part of an answer that cq reads: it has a position, or the reason of a refusal."""
 _ERRORS: Final = (HTTPError, HTTPException, OSError)
@@ -113,59 +105,10 @@ class Answer(NamedTuple):
     retry_seconds: float = 0.0
 
 
-class _Deadline:
-    """A context that ends the connection of a request at its deadline, so that no thread waits for it any longer.
-
-    The timeout of a socket does not do that: it begins again with each byte that the receiver sends.
-
-    Attributes:
-        is_over: whether the deadline has passed.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._ended = runtime.event()
-        self._ending = threading.Lock()
-        self._socket: Any = None
-        self.is_over = False
-
-    def __enter__(self) -> Self:
-        runtime.start_thread(self._watch, "cq-webhook-deadline")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with self._ending:  # the next request may use the socket: it must not be ended from now on
-            self._ended.set()
-
-    def hold(self, connected: object) -> None:
-        """End this socket at the deadline, or now if it has passed."""
-        with self._ending:
-            self._socket = connected
-            if self.is_over:
-                self._shut_down()
-
-    def _watch(self) -> None:
-        if not self._ended.wait(self._seconds):
-            with self._ending:
-                if not self._ended.is_set():
-                    self.is_over = True
-                    self._shut_down()
-
-    def _shut_down(self) -> None:
-        """Wake the thread that waits for the socket: its call fails, or finds the end of the data."""
-        if self._socket is not None:
-            with suppress(OSError):  # it has ended already
-                # Not the method of a socket with TLS, which changes the object that the other thread uses.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
 class HttpReceiver:
     """The receiver at the URL in an environment variable; thread-safe. Keeps connections open.
 
-    Redirects are not followed: the signature would reach another receiver. Certificates are verified. A request ends
-    after `REQUEST_SECONDS`, even if the receiver goes on sending parts of an answer.
+    Redirects are not followed: the signature would reach another receiver. Certificates are verified.
 
     Args:
         url_env: the environment variable with the URL.
@@ -175,9 +118,9 @@ class HttpReceiver:
     def __init__(self, url_env: str, secret_env: str) -> None:
         self._url_env = url_env
         self._secret_env = secret_env
-        self._taking = threading.Lock()
-        self._idle: dict[str, list[HTTPConnection]] = defaultdict(list)  # by the URL: it can change
-        weakref.finalize(self, _close_all, self._idle)
+        self._pool = PoolManager(
+            maxsize=_MAX_IDLE, timeout=Timeout(connect=CONNECT_SECONDS, read=ANSWER_SECONDS), retries=False
+        )
 
     def check(self) -> str:
         """Return the receiver's host, with a warning if requests to it are not encrypted.
@@ -197,23 +140,21 @@ class HttpReceiver:
         url, parts = self._located()
         headers = signed_headers(read_secrets(self._secret_env), message, int(runtime.time()), body)
         headers |= {"content-type": "application/json", "user-agent": f"cq/{version()}"}
-        connection = self._take(url, parts)
         try:
-            answer = _request(connection, url, body, headers)
+            response = self._pool.request(
+                "POST", url, body=body, headers=headers, redirect=False, preload_content=False
+            )
+            text = response.read(ANSWER_BYTES).decode("utf-8", "replace")
+            if response.read(1):  # else the connection is free for the next request
+                response.close()
         except _ERRORS as error:
-            connection.close()
             # Not chained, and only the kind of the error: its message may show the URL, which may have a token.
             raise LinkFailed(f"the receiver at {parts.netloc} does not answer: {_reason(error)}") from None
-        except BaseException:
-            connection.close()
-            raise
-        self._give_back(url, connection)
-        return answer
+        return Answer(response.status, text, retry_seconds(response.headers.get("retry-after", "")))
 
     def close(self) -> None:
         """Close the connections."""
-        with self._taking:
-            _close_all(self._idle)
+        self._pool.clear()
 
     def _located(self) -> tuple[str, SplitResult]:
         """The URL, and its parts."""
@@ -228,53 +169,6 @@ class HttpReceiver:
                 "and without a user, a password or a fragment"
             )
         return url, parts
-
-    def _take(self, url: str, parts: SplitResult) -> HTTPConnection:
-        """A connection for one request, which may have been used before; it is not connected yet, or still open."""
-        with self._taking:
-            if self._idle[url]:
-                return self._idle[url].pop()
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        return kind(parts.hostname or "", parts.port)
-
-    def _give_back(self, url: str, connection: HTTPConnection) -> None:
-        with self._taking:
-            if len(self._idle[url]) < _MAX_IDLE:
-                self._idle[url].append(connection)
-                return
-        connection.close()
-
-
-def _close_all(idle: dict[str, list[HTTPConnection]]) -> None:
-    while idle:
-        for connection in idle.popitem()[1]:
-            connection.close()
-
-
-def _request(connection: HTTPConnection, url: str, body: bytes, headers: dict[str, str]) -> Answer:
-    """Send a request and read its answer; raises one of `_ERRORS` if there is none before the deadline."""
-    with _Deadline(REQUEST_SECONDS) as deadline:
-        try:
-            if not connection.is_connected:
-                connection.close()
-                connection.timeout = CONNECT_SECONDS
-                connection.connect()
-            deadline.hold(connection.sock)
-            connection.timeout = REQUEST_SECONDS
-            connection.request(
-                "POST", parse_url(url).request_uri, body=body, headers=headers, preload_content=False
-            )
-            response = connection.getresponse()
-            text = response.read(ANSWER_BYTES).decode("utf-8", "replace")
-        except Exception:
-            if not deadline.is_over:
-                raise
-        if deadline.is_over:  # whatever the ended connection looked like to the code that used it
-            raise TimeoutError(ETIMEDOUT, f"no complete answer within {REQUEST_SECONDS:g} s")
-        with suppress(*_ERRORS):  # the answer is known; a rest that is too long ends the connection
-            if response.read(1):
-                connection.close()
-    return Answer(response.status, text, retry_seconds(response.headers.get("retry-after", "")))
 
 
 def retry_seconds(header: str) -> float:
