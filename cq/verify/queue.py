@@ -13,6 +13,7 @@ from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full
 from cq.store.api import Database
 from cq.verify import buckets, queued, rows, store, values
+from cq.verify.layout import check_stamp
 from cq.verify.piece import Difference, RowCheck, readable, set_row_aside
 from cq.verify.verification import Check, Verification, every_row
 
@@ -58,7 +59,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "config": [],
     "flags": [RowCheck("flags", "", readable(Flags.from_bytes), rows.pause)],
     "full": [RowCheck("full", "", readable(Full.from_bytes))],
-    "purge": [RowCheck("purge", "", rows.check_purge, None)],
+    "purge": [RowCheck("purge", "", readable(check_stamp), None)],
 }
 """{part of the key layout: the checks of its rows}; `cq.observers.verify.queue` adds those of observers' data."""
 

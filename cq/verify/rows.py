@@ -7,14 +7,13 @@ from functools import partial
 from typing import Final
 
 from cq.admin.backfill import parse_generation
-from cq.admin.purging import read_purging
 from cq.config.flags import Flags
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
 from cq.intake.documents import decode_counts
 from cq.intake.lines import FIRST, FilePosition, FirstFile
-from cq.keys import CHANGED, VERSIONSTAMP_BYTES, place, prefix_end, version_of
+from cq.keys import CHANGED, place, prefix_end, version_of
 from cq.keys.answers import GROUP_BYTES
 from cq.keys.link import Position
 from cq.keys.missed import MissedKeys
@@ -141,18 +140,6 @@ def pause(piece: Piece, found: Found) -> None:
     reason = "its flags could not be read: set priority and limits anew, then resume it"
     piece.tr.set(found.key, Flags(paused=True, reason=reason).to_bytes())
     piece.stamp(CHANGED)
-
-
-def check_purge(piece: Piece, found: Found) -> None:
-    """Check the versionstamp of the latest purge; it is needed until all buckets have begun the purge."""
-    if len(found.value) == VERSIONSTAMP_BYTES:
-        return
-    try:
-        is_needed = read_purging(piece.snapshot, piece.config)
-    except CorruptData:
-        is_needed = True
-    fix = None if is_needed else partial(piece.tr.clear, found.key)
-    piece.report("purge", found.key, "not a versionstamp; `cq purge` writes a new one", fix)
 
 
 def check_missed(piece: Piece, found: Found) -> None:

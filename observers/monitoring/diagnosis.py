@@ -166,20 +166,12 @@ def _links(db: OpenDatabase, app: App | None, seen: Overview) -> Iterator[_Asked
 
 
 def _of_asked(name: str, found: Sequence[Remark], check: Check) -> Iterator[Check]:
-    """One line for each cause: the findings about a system, and the check of it if it has more to say."""
-    is_known = check.ok or any(check.message in _advice(each) for each in found)
-    for each in found:
-        if is_known or not _repeats(check, each):
-            yield Check(name, not each.is_urgent, _advice(each))
-    if not (found and is_known):
+    """The findings about a system, and the check of it if it has more to say."""
+    advice = [_advice(each) for each in found]
+    for each, text in zip(found, advice, strict=True):
+        yield Check(name, not each.is_urgent, text)
+    if not found or not (check.ok or any(check.message in text for text in advice)):
         yield check
-
-
-def _repeats(check: Check, remark: Remark) -> bool:
-    """Whether a check says more about the error of a failing export, whose text begins with state and type."""
-    _, _, error = " ".join(remark.text.split()).partition(": ")
-    _, _, message = error.partition(": ")
-    return remark.finding in (Finding.LINK, Finding.OUTBOX) and bool(message) and message in check.message
 
 
 def _queues(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:

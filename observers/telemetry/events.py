@@ -229,6 +229,11 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "steps under way have not ended within {seconds:.0f} s: the worker ends without them",
         "A stopped worker ends while some of its steps still run.",
     ),
+    "drain_goes_on": EventKind(
+        INFO,
+        "the drain goes on after {seconds:.0f} s: {passes} passes, {rows} rows",
+        "A drain has combined for 10 seconds more.",
+    ),
     "work_left": EventKind(
         WARNING,
         "{task}: left with work to do: {reason}",

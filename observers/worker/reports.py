@@ -19,6 +19,8 @@ from cq.plain_text import describe
 
 H = TypeVar("H", bound=Hashable)
 
+PROGRESS_SECONDS: Final = 10.0
+"""How often a drain reports its progress."""
 _MOST: Final = 100
 _ERROR_CHARACTERS: Final = 300
 _LEAST_SECONDS: Final = 1.0  # a rate over a shorter time is mostly noise
@@ -79,6 +81,7 @@ class WorkerReports:
         self._sent: _Rates[LinkTask] = _Rates()
         self._latest_error = LatestError()
         self._begun = runtime.monotonic()
+        self._next_progress = PROGRESS_SECONDS
 
     def started(self) -> None:
         """Report the worker's start."""
@@ -101,6 +104,14 @@ class WorkerReports:
             passes=self._totals.total.passes,
             rows=self._totals.total.rows,
         )
+
+    def going_on(self) -> None:
+        """Report the work of a drain so far, every `PROGRESS_SECONDS`."""
+        seconds = runtime.monotonic() - self._begun
+        if seconds >= self._next_progress:
+            self._next_progress = seconds + PROGRESS_SECONDS
+            done = self._totals.total
+            emit("drain_goes_on", seconds=seconds, passes=done.passes, rows=done.rows)
 
     def shared(self, owned: Sequence[Job], taken: Iterable[Job], others: Sequence[Member]) -> None:
         """Report the tasks that the worker owns now, and those that it has taken over from stuck workers."""

@@ -188,6 +188,7 @@ class Worker:
                     self._runner.submit(job)
                 while not self._runner.wait_idle(_STOP_SECONDS) and not self._stopping.is_set():
                     self._history.record()
+                    self._reports.going_on()
             left = Left()
             left.add("", "the drain", "it was stopped before all updates were combined")
             return left.lines

@@ -158,14 +158,6 @@ def test_a_change_and_a_removal_of_the_message_conflict(db: Any, feed: Feed) -> 
     assert inbox(db, feed, "bob") == []
 
 
-def test_a_change_after_an_append_in_one_transaction_says_what_to_do(db: Any, feed: Feed) -> None:
-    id_ = feed.append_now(db, "bob", "x", sender="ann")
-    tr = db.create_transaction()
-    feed.append(tr, "bob", "y")
-    with pytest.raises(cq.errors.PendingUnreadable):
-        feed.edit(tr, "bob", id_, "z", sender="ann")
-
-
 def test_waiting_ends_with_an_event(db: Any, feed: Feed) -> None:
     id_ = feed.append_now(db, "bob", "x", sender="ann")
     do(db, feed.edit, "bob", id_, "y", sender="ann")

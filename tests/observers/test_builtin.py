@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 import cq
 from cq import admin, links
 from cq.config.queue import QueueConfig, read_config
-from cq.encoding.codec import ValueType
-from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
+from cq.errors import InvalidConfiguration, QueueNotConfigured
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
 from cq.observers.thresholds import thresholds
@@ -56,23 +54,6 @@ def test_invalid_settings_are_refused_without_their_values(
 
     assert said in str(refused.value)
     assert "secret" not in str(refused.value)
-
-
-def test_valid_settings_are_accepted(config: QueueConfig) -> None:
-    for kind, settings in (("top", TOP), ("link", TABLE)):
-        assert callable(FACTORIES[kind](config, settings, 1))
-
-
-def test_functions_of_an_application_are_asked_for(config: QueueConfig) -> None:
-    with pytest.raises(CodeMismatch, match="start this process with --app"):
-        FACTORIES["top"](config, {**TOP, "score": True}, 1)
-
-
-def test_values_without_scores_have_no_top(config: QueueConfig) -> None:
-    texts = replace(config, value=ValueType.parse("str"))
-
-    with pytest.raises(InvalidConfiguration, match="of type str, which has no scores"):
-        FACTORIES["top"](texts, TOP, 1)
 
 
 @pytest.mark.parametrize(

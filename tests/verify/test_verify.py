@@ -24,7 +24,6 @@ from cq.keys.link import LinkKeys, received
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import PassPlan
 from cq.queue.bucket_state import BucketState
-from cq.queue.set_aside import retry_aside
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
@@ -432,19 +431,6 @@ def test_a_backfill_begins_again_with_the_repair_of_a_state_even_if_the_repair_e
     assert seen.values == NOW
     assert len(seen.changes) == 3 + len(NOW)
     assert found_in(db, queue) == []
-
-
-def test_a_value_that_did_not_stand_under_its_hash_can_be_added_again(
-    db: Any, name: str, queue: QueueKeys
-) -> None:
-    drain(db, name)
-    put(db, {queue.value(encoded("k1")): None, astray(queue.value(encoded("k1")), "k1"): encoded(2)})
-
-    assert [each.repaired for each in found_in(db, queue, repair=True)] == [True]
-
-    assert retry_aside(db, name, "k1") == 1
-    drain(db, name)
-    assert_values(db, name, NOW)
 
 
 def test_updates_that_cannot_be_kept_as_such_are_kept_as_bytes(db: Any, name: str) -> None:

@@ -355,16 +355,6 @@ def test_a_reporting_database_that_is_down_is_said_without_its_password(
     assert "secret" not in found
 
 
-def test_a_queue_that_is_paused_and_a_link_that_is_broken_are_both_said(
-    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:////nothing/of/this/name.db")
-    cq.configure(db, "words", links=[links.table("words")])
-    admin.pause(db, "words")
-
-    assert list(wrong(url)) == ["queue words", "workers", "link words export"]
-
-
 def test_a_forward_is_looked_at_and_what_is_wrong_with_it_said(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -440,15 +430,3 @@ def test_a_failing_webhook_has_one_line_for_each_cause(
     assert lines[0].startswith("is failing: LinkFailed: ")
     assert "answered 503" in lines[0]
     assert lines[1:] == ([] if is_same else ["$CQ_WEBHOOK_URL is not set: give the URL of the webhook there"])
-
-
-def test_a_reporting_database_that_is_down_has_one_line(
-    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://user@127.0.0.1:1/reports")
-    cq.configure(db, "words", links=[links.table("words")])
-    add(db, "words", {"a": 1})
-    drain(db, "words")
-
-    (line,) = [check.message for check in doctor(url) if check.name == "link words export"]
-    assert "the reporting database cannot be used: start it, or correct its URL in" in line

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import admin, runtime
+from cq import runtime
 from cq.admin.queue_status import current_version, status
 from cq.keys import membership as module
 from cq.keys.link import OUTBOX
@@ -91,16 +91,6 @@ def test_a_worker_that_beats_no_more_is_dead(db: Any, name: str, monkeypatch: py
     assert any(f"worker {dead.id.hex()} is dead: its latest beat is" in line for line in remarks(seen))
     assert of(seen, dead).passes_per_second == 0.0, "rates are those of its last beat"
     dead.leave(1.0)
-
-
-def test_a_queue_whose_code_no_worker_has_is_named(db: Any, name: str, row: Membership) -> None:
-    cq.configure(db, name)
-    row.beat(MemberReport(lacking=frozenset({name})))
-    said = remarks(overview(db, name))
-    assert f"queue {name!r}: no worker combines it: the live workers lack its code" in said
-    assert f"worker {row.id.hex()} leaves alone: {name}" in said
-    admin.pause(db, name)
-    assert not any("nobody" in line for line in remarks(overview(db, name)))
 
 
 def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Membership) -> None:

@@ -6,7 +6,6 @@ import random
 import threading
 from contextlib import ExitStack
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +21,7 @@ from cq.observers.telemetry.totals import Counts, WorkerCounts
 from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.passes.effects import PassResult
-from cq.store import Space
 from cq.store.api import COMMIT_UNKNOWN_RESULT
-from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.kit.clocks import START, Clock, jumping
 from tests.kit.faults import TIMED_OUT, FailedCalls, FaultyDatabase, Overtaken
@@ -282,18 +279,6 @@ def test_the_minutes_asked_for_are_at_most_a_day(db: Any, name: str) -> None:
     for wrong in (0, MINUTES_KEPT + 1, 1.5, "1"):
         with pytest.raises(InvalidConfiguration, match="1 to 1,440"):
             read_history(db, [name], wrong)  # type: ignore[arg-type]
-
-
-def test_spaces_have_histories_of_their_own(tmp_path: Path, clock: Clock) -> None:
-    with Database(tmp_path / "test.db", power_safe=False) as database:
-        for number, prefix in enumerate(("one", "other"), 1):
-            db = Space(prefix).database(database)
-            cq.configure(db, "words")
-            source = Source(db)
-            source.work("words", number)
-            source.end()
-        for number, prefix in enumerate(("one", "other"), 1):
-            assert sums(Space(prefix).database(database), "words")["updates"] == number
 
 
 # Workers

@@ -90,13 +90,6 @@ class TestMetrics:
         metrics(Event("queue_handed_over", {"queue": "words"}))
         assert registry.get_sample_value("cq_oldest_seconds", {"queue": "words"}) is None
 
-    def test_a_queue_is_left_alone_until_it_is_not(
-        self, metrics: Subscriber, registry: CollectorRegistry
-    ) -> None:
-        for name, value in [("queue_left_alone", 1), ("queue_resumed", 0), ("queue_paused", 1)]:
-            metrics(fields_of(name, queue="words"))
-            assert registry.get_sample_value("cq_left_alone", {"queue": "words"}) == value
-
     def test_every_event_can_be_taken_in_and_the_only_label_is_the_queue(
         self, metrics: Subscriber, registry: CollectorRegistry
     ) -> None:

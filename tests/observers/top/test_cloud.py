@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import cq
 from cq import runtime
-from cq.admin.configure import remove_observer
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end
@@ -91,17 +90,6 @@ def test_a_new_version_comes_only_when_the_cloud_differs(db: Any) -> None:
     told.tell({"a": None})
     publish(task)
     assert shown(told)[0] == 2
-
-
-def test_a_cloud_of_which_all_has_gone_is_published_empty(db: Any) -> None:
-    told = ToldTop(db, every=0)
-    task = publisher(told)
-    told.tell({"a": 1})
-    publish(task)
-    told.tell({"a": None})
-    publish(task)
-
-    assert shown(told) == (2, [])
 
 
 def test_nothing_is_left_to_do_once_all_is_published(db: Any) -> None:
@@ -292,20 +280,6 @@ def test_a_wait_reads_once_for_each_event(db: Any) -> None:
     assert len(transactions) == 1
 
 
-def test_waits_end_when_the_top_is_taken_out_of_the_configuration(db: Any) -> None:
-    told = ToldTop(db, every=0)
-    told.tell({"a": 1})
-    publish(publisher(told))
-    reader = CloudReader(told.name)
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(reader.wait, db, 1, SECONDS)
-        time.sleep(0.05)
-        remove_observer(db, told.name, "top")
-        with pytest.raises(InvalidConfiguration, match="keeps no top"):
-            waiting.result()
-
-
 def test_readers_are_told_what_is_missing(db: Any, name: str) -> None:
     cq.configure(db, name)
     told = ToldTop(db)
@@ -330,7 +304,8 @@ def test_readers_of_groups_that_there_are_not_are_told_so(db: Any) -> None:
 def test_a_cloud_of_another_format_is_refused(db: Any) -> None:
     told = ToldTop(db)
     head = CloudKeys(told.keys).head(None)
-    for stored in (codec.encode([2, 1, 1, b"", 0, b""]), codec.encode("x"), b"\xff"):
+    too_many_pieces = CloudHead(1, 1, b"", 11, b"").to_bytes()
+    for stored in (codec.encode([2, 1, 1, b"", 0, b""]), codec.encode("x"), b"\xff", too_many_pieces):
         transact(db, lambda tr: tr.set(head, stored))  # noqa: B023
         with pytest.raises(CorruptData):
             cloud(told)
@@ -373,15 +348,6 @@ def test_forged_entries_are_refused(db: Any, entries: Any) -> None:
         cloud(told)
     with pytest.raises(CorruptData):
         CloudReader(told.name).wait(db)
-
-
-def test_a_head_of_more_pieces_than_a_cloud_has_is_refused(db: Any) -> None:
-    told = ToldTop(db)
-    head = CloudKeys(told.keys).head(None)
-    transact(db, lambda tr: tr.set(head, CloudHead(1, 1, b"", 11, b"").to_bytes()))
-
-    with pytest.raises(CorruptData):
-        cloud(told)
 
 
 def test_a_forged_score_of_the_top_is_not_published(db: Any) -> None:

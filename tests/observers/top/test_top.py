@@ -19,7 +19,6 @@ from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.kit.faults import Calls
-from tests.kit.queues import configured
 from tests.observers.top.tops import FIRST, ToldTop
 
 NOT_COMMITTED = 1020
@@ -261,13 +260,6 @@ def test_a_process_without_the_functions_does_not_keep_the_top(db: Any) -> None:
         observer(told.config, told.spec.settings, FIRST)
     with pytest.raises(CodeMismatch, match="without the group function"):
         observer(told.config, told.spec.settings, FIRST, score=max, group=max)
-
-
-def test_values_that_are_no_numbers_need_a_score_function(db: Any, name: str) -> None:
-    config = configured(db, name, value=str, combiner="last")
-
-    with pytest.raises(InvalidConfiguration, match="has no scores"):
-        observer(config, top().settings, FIRST)
 
 
 def test_a_top_that_is_missing_or_not_built_yet_is_said_to_be_so(db: Any, name: str) -> None:

@@ -31,6 +31,7 @@ from cq.observers.tasks.combine import CombineTask
 from cq.observers.tasks.timed import FinishTask, LimitTask
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.telemetry.totals import WorkerCounts
+from cq.observers.worker import reports
 from cq.observers.worker import worker as worker_module
 from cq.observers.worker.worker import Worker
 from cq.observers.worker.workload import Workload
@@ -120,19 +121,6 @@ def test_a_task_that_finds_work_is_repeated_without_a_watch(
     assert len(passes) == rounds
 
 
-def test_a_worker_combines_what_waits_and_what_comes(db: Any, name: str) -> None:
-    told, app = told_app(name)
-    app.configure(db, name, buckets=4)
-    add(db, name, {"before": 1})
-    with running(Worker(db, app, [name])):
-        told.wait_for(before=1)
-        for number in range(1, 20):
-            add(db, name, {"a": 1, f"b{number}": 1})
-            told.wait_for(a=number, **{f"b{number}": 1})
-
-    assert nothing_queued(db, name)
-
-
 def test_a_worker_of_all_queues_sees_one_that_is_configured_later(db: Any, name: str) -> None:
     told, app = told_app(name)
     with running(Worker(db, app)):
@@ -182,18 +170,28 @@ def test_a_worker_of_an_unknown_queue_is_refused(db: Any, name: str) -> None:
         Worker(db, queues=[name]).drain()
 
 
-def test_a_drain_ends_when_nothing_is_queued(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=5)
-    for number in range(50):
-        add(db, name, {f"k{number}": 1, "a": 1})
-    worker = Worker(db, queues=[name])
+def test_a_drain_that_takes_long_reports_its_progress(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(worker_module, "_STOP_SECONDS", 0.01)
+    app, reported = cq.App(), threading.Event()
 
-    worker.drain()
+    def wait(tr: Any, changes: list[cq.Change]) -> None:
+        assert reported.wait(SECONDS)
 
+    app.queue(name, observers=[wait])
+    app.configure(db, name)
+    add(db, name, {"a": 1})
+
+    def note(event: Event) -> None:
+        if event.name == "drain_goes_on":
+            reported.set()
+
+    unsubscribe = subscribe(note)
+    Worker(db, app, [name]).drain()
+    unsubscribe()
     assert nothing_queued(db, name)
-    assert dict(cq.CombineQueue(name).scan(db))["a"] == 50
-    assert worker.totals.reported >= 51
-    Worker(db, queues=[name]).drain()  # nothing to do
 
 
 def test_a_drain_follows_what_observers_add_to_other_queues(db: Any, name: str) -> None:
