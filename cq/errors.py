@@ -21,7 +21,7 @@
     │   │   └── OneShotIterable     an iterator, which is empty when the transaction is retried
     │   └── TooLarge                a key, update or value exceeds a limit of FoundationDB
     ├── QueueFull                   the backlog of the queue has reached its limit, so adds are refused
-    ├── NoAnswer                    a request has no answer yet, or no longer
+    ├── NoAnswer                    a request has no answer yet, or its answer is no longer kept
     │   ├── Withdrawn               the request was withdrawn before it was decided
     │   └── DecisionFailed          the decider has raised for the request
     ├── EmitterFull                 the buffer of an emitter is full
@@ -219,7 +219,7 @@ class QueueFull(CqError):
 
 
 class NoAnswer(CqError):
-    """A request has no answer within the timeout, or no longer; the message says why.
+    """A request has no answer within the timeout, or its answer is no longer kept; the message says which.
 
     Attributes:
         ticket: the ticket of the request, with which a later answer can be read.

@@ -1,6 +1,6 @@
 """Deciders of requests: the type, and those that are built in.
 
-It may import `cq.observer` and what it imports.
+It may import `cq.combiners`, `cq.observer` and what they import.
 """
 
 from cq.deciders.built_in import (
@@ -8,6 +8,8 @@ from cq.deciders.built_in import (
     bucket,
     budget,
     claim,
+    clamped,
+    clamped_value,
     raise_cap,
     release,
     release_name,
@@ -25,6 +27,8 @@ __all__ = [
     "bucket",
     "budget",
     "claim",
+    "clamped",
+    "clamped_value",
     "raise_cap",
     "release",
     "release_name",

@@ -1,4 +1,4 @@
-"""Built-in deciders: numbers within bounds, unique names, rate limits and budgets.
+"""Built-in deciders: numbers within bounds, unique names, rate limits and budgets; and the combiner `clamped`.
 
 Workers make a built-in decider from its settings, which the queue's configuration has, so they need no code of the
 application. Deciders read no clock: requests about time carry it, and a time before the latest one of the key counts as
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from cq import runtime
+from cq.combiners import Combiner
 from cq.deciders.decider import KEEP_SECONDS, KIND, Decide, Decider, check_decider
 from cq.durations import Span, span_of
 from cq.encoding.codec import brief
@@ -298,3 +299,51 @@ def _number(number: Any) -> float:
 
 def _unknown(request: object) -> InvalidData:
     return InvalidData(f"expected a request that a function of cq.deciders makes, got: {brief(request)}")
+
+
+# Without answers
+
+
+def clamped(lo: int, hi: int) -> Combiner:
+    """A combiner of ints that are added one after the other, where each sum stays within bounds.
+
+    For a queue with the value type `"any"`. Its values are not sums but lists, of what all updates together do to any
+    number, as this is what can be combined: `clamped_value` applies them to the number before the first update.
+
+    Args:
+        lo: the least sum.
+        hi: the greatest sum.
+
+    Raises:
+        InvalidConfiguration: the bounds are no ints, or in the wrong order.
+    """
+    if type(lo) is not int or type(hi) is not int or lo > hi:
+        raise InvalidConfiguration(f"expected ints with lo <= hi, got: {brief(lo)}, {brief(hi)}")
+
+    def combine(key: Any, values: Sequence[Any]) -> list[int]:
+        added, least, most = _steps(values[0], lo, hi)
+        for value in values[1:]:
+            more, low, high = _steps(value, lo, hi)
+            added, least, most = (
+                added + more,
+                min(max(least + more, low), high),
+                min(max(most + more, low), high),
+            )
+        return [added, least, most]
+
+    return Combiner(f"clamped {lo} {hi}", 1, combine)
+
+
+def _steps(value: Any, lo: int, hi: int) -> list[int]:
+    """What an update, or several combined ones, do to a number: add, and then stay within two bounds."""
+    if isinstance(value, list):
+        return value
+    return [_int(value), lo, hi]
+
+
+def clamped_value(value: list[int] | None, start: int = 0) -> int:
+    """The sum of a key with this `value` in a queue with the combiner `clamped`; `start` is that of a new key."""
+    if value is None:
+        return start
+    added, least, most = value
+    return min(max(start + added, least), most)

@@ -42,6 +42,8 @@ from cq.store.watch import wait_until
 DECIDED: Final = 0
 FAILED: Final = 1
 WITHDRAWN: Final = 2
+GONE: Final = 3
+"""The outcome of a request whose answer is no longer kept; it is never stored."""
 MAX_ANSWER_BYTES: Final = 10_000
 _VERSION_BYTES: Final = 8
 _INLINE_BYTES: Final = 200
@@ -54,8 +56,9 @@ _WHY_MILLISECONDS: Final = 2_000
 
 
 class StoredAnswer(NamedTuple):
-    """A stored answer: the outcome, and the answer or the error."""
+    """A stored answer: the read version of the pass that decided, the outcome, and the answer or the error."""
 
+    version: int
     outcome: int
     content: Any
 
@@ -95,31 +98,58 @@ def parse_answers(stored: bytes) -> tuple[int, dict[int, Encoded]]:
 
 def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
     """{ticket: answer} of the tickets that have one."""
+    return _found(tr, name, tickets, _request(tr, name, tickets))
+
+
+def _request(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, Value]:
+    """{group: its row of answers} of these tickets: reads in flight together, one of each group."""
+    keys = AnswerKeys(name)
+    return {group: tr.get(keys.answers(group)) for group in dict.fromkeys(map(group_of, tickets))}
+
+
+def _found(
+    tr: TransactionRead, name: str, tickets: Sequence[bytes], rows: Mapping[bytes, Value]
+) -> dict[bytes, StoredAnswer]:
+    """{ticket: answer} of the tickets that have one in these rows."""
     keys, found = AnswerKeys(name), {}
-    rows = {group: tr.get(keys.answers(group)) for group in dict.fromkeys(map(group_of, tickets))}
-    large: list[tuple[bytes, int, Value]] = []
-    parsed = {group: parse_answers(row.value)[1] for group, row in rows.items() if row.value is not None}
+    large: list[tuple[bytes, int, int, Value]] = []
+    parsed = {group: parse_answers(row.value) for group, row in rows.items() if row.value is not None}
     for ticket in tickets:
-        group, position = group_of(ticket), position_of(ticket)
-        outcome, content = parsed.get(group, {}).get(position, (None, b""))
-        if outcome is None:
-            continue
-        if content:
-            found[ticket] = StoredAnswer(outcome, codec.decode(content))
-        else:
-            large.append((ticket, outcome, tr.get(keys.large(group, position))))
-    for ticket, outcome, value in large:
+        if (group := group_of(ticket)) in parsed:
+            version, answers = parsed[group]
+            outcome, content = answers.get(position := position_of(ticket), (None, b""))
+            if outcome is None:
+                continue
+            if content:
+                found[ticket] = StoredAnswer(version, outcome, codec.decode(content))
+            else:
+                large.append((ticket, version, outcome, tr.get(keys.large(group, position))))
+    for ticket, version, outcome, value in large:
         if value.value is not None:  # else it is being removed
-            found[ticket] = StoredAnswer(outcome, codec.decode(value.value))
+            found[ticket] = StoredAnswer(version, outcome, codec.decode(value.value))
     return found
+
+
+def kept_answers(tr: Transaction, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
+    """As `read_answers`, with the outcome `GONE` of those no longer kept; raises `InvalidConfiguration`."""
+    rows = _request(tr, name, tickets)  # in flight together with the configuration
+    horizon, found = _horizon(tr, name), _found(tr, name, tickets, rows)
+    return {
+        ticket: each if each.version >= horizon else each._replace(outcome=GONE)
+        for ticket, each in found.items()
+    }
 
 
 def is_older_than_answers(tr: Transaction, name: str, operation: bytes) -> bool:
     """Whether the first request with an operation id was committed before the oldest answers that are kept."""
+    keys, horizon = QueueKeys(name), _horizon(tr, name)
+    return any(version_of(each) < horizon for each in first_tries(tr.snapshot, keys, [operation]).values())
+
+
+def _horizon(tr: Transaction, name: str) -> int:
+    """The version of the oldest answers that are kept."""
     version, config = tr.get_read_version(), read_config(tr.snapshot, name)
-    horizon = clock_of(tr.db).before(version.wait(), decider_of(config).keep)
-    first = first_tries(tr.snapshot, QueueKeys(name), [operation])
-    return any(version_of(each) < horizon for each in first.values())
+    return clock_of(tr.db).before(version.wait(), decider_of(config).keep)
 
 
 def watch_answer(tr: Transaction, name: str, ticket: bytes) -> Void:
@@ -140,7 +170,9 @@ def wait_for_answer(db: Database, name: str, ticket: str, timeout: Span | None) 
 
 
 def content_of(found: StoredAnswer, name: str, ticket: str) -> Any:
-    """The content of an answer; raises `DecisionFailed` or `Withdrawn`."""
+    """The content of an answer; raises `DecisionFailed`, `Withdrawn`, or `NoAnswer` if it is no longer kept."""
+    if found.outcome == GONE:
+        raise NoAnswer(f"the answer to request {ticket} of queue {name!r} is no longer kept", ticket)
     if found.outcome == FAILED:
         raise DecisionFailed(f"the decider of queue {name!r} has failed: {found.content}", ticket)
     if found.outcome == WITHDRAWN:
@@ -160,9 +192,7 @@ def no_answer(db: Database, name: str, ticket: str) -> NoAnswer:
 
 
 def _read_or_watch(name: str, ticket: bytes, tr: Transaction) -> tuple[StoredAnswer | None, Void | None]:
-    found = read_answers(tr, name, [ticket]).get(ticket)
-    if found is None:
-        decider_of(read_config(tr.snapshot, name))  # nobody would answer
+    found = kept_answers(tr, name, [ticket]).get(ticket)
     return found, watch_answer(tr, name, ticket) if found is None else None
 
 

@@ -199,7 +199,7 @@ class CombineQueue(Generic[K, V]):
     def answer(self, db: Database, ticket: str, timeout: Span | None = 10.0) -> Any:
         """The answer to a request; waits for it by a watch, without polling.
 
-        It can be read again, by any process, for at least `Decider.keep`. Each wait uses one of the
+        It can be read again, by any process, until the queue's `Decider.keep` has passed. Each wait uses one of the
         10,000 watches that a connection to a cluster can have.
 
         Args:

@@ -18,8 +18,8 @@ from cq.queue.answers import (
     StoredAnswer,
     content_of,
     is_older_than_answers,
+    kept_answers,
     no_answer,
-    read_answers,
     wait_for_answer,
     watch_answer,
     withdraw,
@@ -92,7 +92,7 @@ class AskCall(AddCall):
     ) -> tuple[None, Void | None]:
         """Give the answers that are there to their calls; watch the next one, unless this call is over."""
         waiting = {each.request.ticket or b"": each for each in calls if not each.is_over}
-        for ticket, answer in read_answers(tr, queue, list(waiting)).items():
+        for ticket, answer in kept_answers(tr, queue, list(waiting)).items():
             call = waiting.pop(ticket)
             call.answer = answer
             self._wake(call)

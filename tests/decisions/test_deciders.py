@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import cq
 from cq import deciders
 from cq.config.decider import DeciderConfig
+from cq.deciders import clamped, clamped_value
 from cq.errors import CodeMismatch, DecisionFailed, InvalidConfiguration
 from cq.testing import assert_values, drain
 from tests.kit.clocks import Clock
@@ -136,6 +137,21 @@ def test_a_budget_as_its_users_see_it(db: Any, name: str, clock: Clock) -> None:
         ask(deciders.reserve(1, "call 5", ttl=-1))
 
 
+@given(AMOUNTS, st.integers(-5, 0), st.integers(0, 5), st.data())
+def test_a_clamped_sum_does_not_depend_on_how_updates_are_grouped(
+    amounts: list[int], lo: int, hi: int, data: st.DataObject
+) -> None:
+    combiner, expected, values = clamped(lo, hi), 0, list[Any](amounts)
+    for amount in amounts:
+        expected = min(max(expected + amount, lo), hi)
+    while len(values) > 1:
+        first = data.draw(st.integers(0, len(values) - 2))
+        last = data.draw(st.integers(first + 2, len(values)))
+        values[first:last] = [combiner.combine("key", values[first:last])]
+    found = combiner.combine("key", values) if values else None
+    assert clamped_value(found) == expected
+
+
 def test_a_decider_with_an_observer_needs_its_application(db: Any, name: str) -> None:
     plain = deciders.bounded(0, 10)
     observed = cq.Decider(
@@ -158,6 +174,7 @@ def test_a_decider_with_an_observer_needs_its_application(db: Any, name: str) ->
         lambda: deciders.bounded(1, 5),
         lambda: deciders.bucket(0, 1),
         lambda: deciders.budget(-1),
+        lambda: clamped(2, 1),
     ],
 )
 def test_impossible_settings_are_refused(make: Any) -> None:

@@ -472,7 +472,7 @@ def test_large_answers_to_one_key_need_smaller_passes(db: Any, name: str) -> Non
     assert {queue.answer(db, ticket, 0) for ticket in tickets[::100]} == {"x" * 9_000}
 
 
-def test_old_answers_are_removed(db: Any, name: str) -> None:
+def test_old_answers_are_refused_and_removed(db: Any, name: str) -> None:
     app, stock = shop(db, name, replace(STOCK, keep=1))
     old = ask(db, stock, "a", 1)
     drain(db, name, app=app)
@@ -482,6 +482,8 @@ def test_old_answers_are_removed(db: Any, name: str) -> None:
     read = cq.transact(db, lambda tr: tr.get(row).value) or b""
     aged = (int.from_bytes(read[:8], "big") - 2_000_000).to_bytes(8, "big") + read[8:]
     cq.transact(db, lambda tr: tr.set(row, aged))
+    with pytest.raises(NoAnswer, match="no longer kept"):
+        stock.answer(db, old)
     new = ask(db, stock, "a", 1)
     drain(db, name, app=app)
     trim = Trim(db, name)

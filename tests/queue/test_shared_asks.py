@@ -81,7 +81,7 @@ def test_an_error_of_the_wait_is_that_of_each_call(db: Any, name: str) -> None:
     held = HeldCommits(db)
     calls = [partial(queue.ask_now, held, "a", each, timeout=60) for each in range(3)]
     with (
-        patch.object(shared_asks, "read_answers", side_effect=RuntimeError("no read")),
+        patch.object(shared_asks, "kept_answers", side_effect=RuntimeError("no read")),
         held_calls(held, name, calls) as found,
     ):
         held.go.set()
