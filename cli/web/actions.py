@@ -22,6 +22,7 @@ from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word
 from cq.errors import InvalidConfiguration
 from cq.keys.queue import valid_name
+from cq.observers.links.registry import opened_link, pause_link
 from cq.observers.telemetry.bus import emit
 from cq.queue.limits import MODES
 from cq.queue.set_aside import ANY, drop_aside, retry_aside
@@ -116,6 +117,23 @@ def _drop(db: OpenDatabase, queue: str, fields: Fields) -> str:
     return f"dropped {drop_aside(db, queue, _key(db, queue, fields)):,} pieces of queue {queue!r}"
 
 
+def _set_link(db: OpenDatabase, queue: str, fields: Fields, *, paused: bool) -> str:
+    name = pause_link(db, queue, _given(fields, "link"), paused=paused)
+    return f"link {name!r} of queue {queue!r} is {'paused' if paused else 'active'}"
+
+
+def _rebuild_link(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    with opened_link(db, queue, _given(fields, "link")) as opened:
+        opened.rebuild()
+        return f"workers send all values of queue {queue!r} to link {opened.keys.link!r} again"
+
+
+def _rebase_link(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    with opened_link(db, queue, _given(fields, "link")) as opened:
+        opened.rebase()
+        return f"link {opened.keys.link!r} of queue {queue!r} continues from the current state"
+
+
 def _with_levels(db: OpenDatabase, queue: str, text: str) -> str:
     return with_levels(text, transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names)
 
@@ -146,6 +164,7 @@ def _whole(fields: Fields, name: str) -> int:
     return int(text)
 
 
+_LINK: Final = FormField("link", "Link", "The name of the link. Empty: the queue's only one.")
 _KEY: Final = FormField("key", "Key", "One key, as on the command line. Empty: all keys.")
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "pause": Operation(
@@ -179,6 +198,32 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             FormField("max_bytes", "Maximum size", "Of all queued updates, such as 500MB or 1GB."),
             FormField("when_full", "Adds to a full queue", "raise: they fail. admit: they continue.", MODES),
         ),
+    ),
+    "pause-link": Operation(
+        "Pause the link",
+        "Workers stop sending the changes of this link, which stay queued until it is resumed.",
+        partial(_set_link, paused=True),
+        (_LINK,),
+    ),
+    "resume-link": Operation(
+        "Resume the link",
+        "Workers send the changes of this link again.",
+        partial(_set_link, paused=False),
+        (_LINK,),
+    ),
+    "rebuild-link": Operation(
+        "Send all values again",
+        "Workers send all values to the target, and then delete what keys without a value have left there. It also "
+        "lets a stopped link continue.",
+        _rebuild_link,
+        (_LINK,),
+    ),
+    "rebase-link": Operation(
+        "Continue from the current state",
+        "The queued changes follow, and no value is sent again: what the target lacks stays missing.",
+        _rebase_link,
+        (_LINK,),
+        is_dangerous=True,
     ),
     "retry": Operation(
         "Retry what was set aside",

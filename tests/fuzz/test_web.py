@@ -176,6 +176,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "limit": {"max_age": "1h", "max_bytes": "100", "when_full": "admit"},
     "retry": {"key": "a"},
     "drop": {},
+    **{f"{what}-link": {"link": ""} for what in ("pause", "resume", "rebuild", "rebase")},
 }
 """{action: the fields of its form}."""
 

@@ -26,6 +26,9 @@ from cq.config.flags import Flags, read_flags
 from cq.config.queue import read_config
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
+from cq.keys.link import LinkKeys
+from cq.observers.links.spec import links_in
+from cq.observers.links.state import Control, read_control
 from cq.queue.set_aside import set_aside
 from tests.cli.web.browsers import NEEDS_CHROMIUM, WIDE, new_page, opened, visited
 from tests.cli.web.dashboards import TOKEN, Serving, serving, serving_with
@@ -259,6 +262,39 @@ def limits(page: Page, db: Any) -> None:
     expect(page.get_by_label("Adds to a full queue")).to_have_value("admit")
 
 
+def control(db: Any, link: str) -> Control:
+    return cq.transact(db, lambda tr: read_control(tr.snapshot, LinkKeys("revenue", link)))
+
+
+def pauses_link(page: Page, db: Any) -> None:
+    page.goto("/links")
+    page.get_by_label("Actions for revenue export").get_by_role("link", name="Pause").click()
+    done(page)
+    assert control(db, "export").paused
+
+
+def resumes_link(page: Page, db: Any) -> None:
+    page.goto("/links")
+    page.get_by_label("Actions for revenue hook").get_by_role("link", name="Resume").click()
+    done(page)
+    assert not control(db, "hook").paused
+
+
+def rebuilds_link(page: Page, db: Any) -> None:
+    before = links_in(cq.transact(db, lambda tr: read_config(tr.snapshot, "revenue")))["export"]
+    page.goto("/actions/rebuild-link?queue=revenue&link=export")
+    done(page)
+    after = links_in(cq.transact(db, lambda tr: read_config(tr.snapshot, "revenue")))["export"]
+    assert after.generation > before.generation
+
+
+def rebases_link(page: Page, db: Any) -> None:
+    before = control(db, "export").epoch
+    page.goto("/actions/rebase-link?queue=revenue&link=export")
+    done(page)
+    assert control(db, "export").epoch == before + 1
+
+
 def retries(page: Page, db: Any) -> None:
     assert [each.encoded_key for each in aside(db, "orders")] != []
     page.goto("/actions/retry?queue=orders")
@@ -304,6 +340,10 @@ PRESSED: Final[Mapping[str, Callable[[Page, Any], None]]] = {
     "get /queues/{queue}": looks_up,
     "post /actions/pause": pauses,
     "post /actions/resume": resumes,
+    "post /actions/pause-link": pauses_link,
+    "post /actions/resume-link": resumes_link,
+    "post /actions/rebuild-link": rebuilds_link,
+    "post /actions/rebase-link": rebases_link,
     "post /actions/rebucket": rebuckets,
     "post /actions/limit": limits,
     "post /actions/retry": retries,
