@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import cq
 from cq.keys.link import LinkKeys
 from cq.keys.membership import worker as worker_key
 from cq.links import Changes, ExportQueue
@@ -18,10 +17,8 @@ from cq.observers.links.state import Control, read_view
 from cq.observers.links.task import LinkTask, exporter_tasks
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import CAUGHT_UP
-from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
-from cq.store.watch import wait_until
-from tests.kit.workers import SECONDS, running
+from tests.kit.workers import SECONDS
 
 
 class Slow:
@@ -162,39 +159,3 @@ def test_a_paused_bucket_takes_no_lease(db: Any, name: str, slow: Slow) -> None:
     assert task.run() == CAUGHT_UP
     assert holder(db, name, task.bucket) == b""
     assert len(slow.entries) == 1
-
-
-def test_two_workers_that_start_together_keep_the_order(db: Any, name: str) -> None:
-    """It failed in about 1 of 6 runs before buckets had leases."""
-    latest: dict[Any, bytes] = {}
-    late: list[Any] = []
-    exported = threading.Event()
-    app = cq.App()
-
-    @app.exporter(name)
-    def export(changes: Changes) -> None:
-        threading.Event().wait(0.005)  # the other system takes its time
-        for entry in changes.entries:
-            if entry.sequence < latest.get(entry.key, b""):
-                late.append(entry)
-            latest[entry.key] = entry.sequence
-        exported.set()
-
-    def add(number: int) -> None:
-        transact(db, lambda tr: ExportQueue(name).add_many(tr, [(key, number) for key in range(40)]))
-
-    for number in range(20):
-        add(number)
-
-    def left(tr: Any) -> tuple[bool, Any]:
-        rows = tr.snapshot.get_range(*LinkKeys(name).all_rows(), limit=1).to_list()
-        return not rows, tr.watch(rows[0].key) if rows else None
-
-    first, second = (Worker(db, app, [name], beat=0.1) for _ in range(2))
-    with running(first):
-        assert exported.wait(SECONDS)
-        with running(second):
-            for number in range(20, 120):
-                add(number)
-            assert wait_until(db, left, SECONDS)
-    assert late == []

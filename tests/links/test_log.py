@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import random
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 import cq
 from cq import links
 from cq.keys.link import LinkKeys
-from cq.links import CannotSend, Changes, ExportQueue, LinkFailed
+from cq.links import CannotSend, Changes, LinkFailed
 from cq.observers.links import state as linkstate
 from cq.observers.links.failure_note import LONGEST_PAUSE
 from cq.observers.links.log import BUCKETS, LinkEntry, ReadLimits, encoded_key, pack, read_entries
@@ -33,9 +31,9 @@ from cq.observers.links.state import (
 )
 from cq.observers.links.target import BATCH_ENTRIES
 from cq.observers.monitoring.link_status import link_status
-from cq.observers.scheduling.runner import CAUGHT_UP, DONE
+from cq.observers.scheduling.runner import CAUGHT_UP
 from cq.store.transact import transact
-from tests.kit.faults import Calls, FaultyDatabase
+from tests.kit.faults import Calls
 from tests.kit.queues import configured
 from tests.links.linkhelpers import (
     Kept,
@@ -64,28 +62,6 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     db.close()
 
 
-def test_what_is_added_is_exported_once_and_nothing_is_left(db: Any, name: str) -> None:
-    kept = Kept()
-    add(db, name, ("a", 1), ("b", [1, "x"]), (("t", 1), {"x": b"y"}), (7, "seven"), (b"7", 7.5))
-    add(db, name, ("a", 2), ("gone", 1))
-    add(db, name, ("gone", None))
-
-    export_all(db, name, kept)
-
-    assert kept.values == {"a": 2, "b": [1, "x"], ("t", 1): {"x": b"y"}, 7: "seven", b"7": 7.5}
-    assert waits(db, name) == 0
-    assert notified(db, name) == []
-    assert [task.run() for task in tasks(db, name, kept)] == [DONE] * BUCKETS
-
-
-def test_an_add_is_a_part_of_its_transaction(db: Any, name: str) -> None:
-    tr = db.create_transaction()
-    ExportQueue(name).add(tr, "a", 1)
-    tr.cancel()
-
-    assert waits(db, name) == 0
-
-
 @pytest.mark.parametrize(
     "pair", [(1.5, 1), (True, 1), ("k" * 9000, 1), ("a", "v" * 100_000), ("a", object())]
 )
@@ -106,21 +82,6 @@ def test_changes_are_added_blindly_a_row_and_a_notification_for_each_bucket(db: 
     observe(tr, [cq.Change(f"key {number}", number, number + 1) for number in range(1_000)])
 
     assert tr.made == ["set_versionstamped_key", "set_versionstamped_value"] * BUCKETS
-
-
-def test_adds_never_conflict_with_each_other_or_with_an_exporter(db: Any, name: str) -> None:
-    open_transactions = [db.create_transaction() for _ in range(20)]
-    for number, tr in enumerate(open_transactions):
-        tr.get_read_version().wait()
-        ExportQueue(name).add(tr, "hot", number)
-    add(db, name, ("hot", "first"))
-    kept = Kept()
-    export_all(db, name, kept)
-    for tr in open_transactions:
-        tr.commit().wait()
-    export_all(db, name, kept)
-
-    assert kept.values == {"hot": 19}
 
 
 def test_a_batch_has_all_entries_of_a_key_together_and_ascending(db: Any, name: str) -> None:
@@ -177,18 +138,6 @@ def test_large_values_are_split_over_rows_and_come_out_whole(db: Any, name: str)
 
     assert kept.values == {"small": 1, key: largest + "y"}
     assert waits(db, name) == 0
-
-
-def test_generations_are_exported_one_after_the_other(db: Any, name: str) -> None:
-    for queue in [ExportQueue(name, generation=generation) for generation in (2, 1, 3)]:
-        tr = db.create_transaction()
-        queue.add(tr, "a", queue.generation)
-        tr.commit().wait()
-    kept = Kept()
-
-    export_all(db, name, kept)
-
-    assert [entry.value for batch in kept.batches for entry in batch] == [1, 2, 3]
 
 
 def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name: str) -> None:
@@ -366,56 +315,6 @@ class TestFailures:
         assert task.run() > 0
         assert "stamped later" in task.problem
         assert waits(db, name) == 1
-
-    def test_a_store_that_fails_is_tried_again(self, db: Any, name: str) -> None:
-        add(db, name, ("a", 1))
-
-        class Down:
-            options = None
-
-            def create_transaction(self) -> Any:
-                raise OSError("disk on fire")
-
-        task = task_of(Down(), name, "a", Kept())
-
-        assert task.run() > 0
-        assert task.problem == "OSError: disk on fire"
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_lost_or_reordered_under_faults_and_rivals(db: Any, name: str, seed: int) -> None:
-    """Two workers on all buckets, transactions that fail, commits that get lost, an exporter that fails."""
-    faulty = FaultyDatabase(db, seed)
-    draw = random.Random(seed)
-    kept, lock, done = Kept(), threading.Lock(), threading.Event()
-
-    def exporter(batch: Changes) -> None:
-        with lock:
-            if draw.random() < 0.1:
-                raise ConnectionError
-            kept(batch)
-
-    def work() -> None:
-        mine = tasks(faulty, name, exporter, batch_entries=7)
-        while not done.is_set() or waits(db, name):
-            for task in mine:
-                task.run()
-
-    workers = [threading.Thread(target=work) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    values: dict[int, Any] = {}
-    for number in range(150):
-        changes = {draw.randrange(30): draw.choice([None, number]) for _ in range(3)}
-        add(db, name, *changes.items())
-        values.update(changes)
-    done.set()
-    for worker in workers:
-        worker.join(60)
-
-    assert kept.values == {key: value for key, value in values.items() if value is not None}
-    assert faulty.injected.keys() >= {"conflict", "unknown, committed"}
-    assert entries_aside(db, name) == []
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.sets(st.integers(0, 20)))

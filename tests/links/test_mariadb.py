@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,9 +11,7 @@ import sqlalchemy as sa
 
 import cq
 from cq.observers.links.outbox.operate import outbox_status
-from cq.observers.links.outbox.watch import RowWatch
 from cq.observers.links.sql import target as sqltarget
-from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from tests.kit.mariadb import MariadbServer
 from tests.kit.stores import db as db
@@ -134,19 +131,6 @@ def test_an_outbox_whose_server_is_killed_loses_nothing(
     assert outbox.values(db, name) == {"a": 1, "b": 2}
     assert outbox.table() == []
     assert outbox_status(db, name).rows == 0
-
-
-@pytest.mark.usefixtures("reporting_url")
-def test_a_waiting_worker_finds_a_committed_row(db: Any, name: str) -> None:
-    outbox.configure(db, name)
-    database, found = ReportingDatabase(env=outbox.URL_ENV), threading.Event()
-    waiting = RowWatch(database, None, name, found.set)
-    waiting.start()
-    outbox.insert(name, {"a": 1})
-
-    assert found.wait(60)
-    waiting.stop()
-    database.close()
 
 
 def killing_at(server: MariadbServer, point: str) -> Any:

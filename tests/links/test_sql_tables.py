@@ -102,42 +102,6 @@ class TestZombies:
         assert table_of(export) == [(KEY, 2)]
 
 
-class TestFirstUse:
-    """The first row of progress, made by two at once."""
-
-    def test_two_workers_on_one_bucket(self, db: Any, name: str, reporting_url: str) -> None:
-        export = configure(db, name)
-        for number in range(6):
-            change(db, name, number + 1)
-        reached = threading.Barrier(2)
-
-        def together(point: str) -> None:
-            if point == "read" and not reached.broken:
-                try:
-                    reached.wait(5)
-                except threading.BrokenBarrierError:
-                    return
-                reached.abort()
-
-        def run(entries: int) -> None:
-            mine = task_of(db, name, together, entries)
-            while (pause := mine.run()) >= 0.0:
-                if pause > 0:
-                    failed.append(mine.problem)
-                    return
-
-        failed: list[str] = []
-        threads = [threading.Thread(target=run, args=[entries]) for entries in (1, 3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SECONDS)
-
-        assert failed == []
-        assert table_of(export) == [(KEY, 21)]
-        assert waits(db, name, LINK) == 0
-
-
 def copied(db: Any, folder: Path) -> Path:
     """A backup of the embedded store."""
     backup = folder / "backup.db"

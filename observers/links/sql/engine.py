@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -25,8 +24,6 @@ from cq.observers.links.target import CannotSend, LinkFailed
 _MASK: Final = "***"
 _SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
 _NO_SECRET: Final = frozenset({"passfile"})  # libpq's path to a password file
-_LONG: Final = 8
-"""A secret of this length is replaced within words, too. A shorter one may be part of an ordinary word."""
 BUSY_SECONDS: Final = 30
 _READ_ONLY: Final = "cq_read_only"
 # A thread that waits for an answer notices that the server or the network has vanished: else it would wait for hours.
@@ -66,29 +63,20 @@ class Secrets:
     """
 
     def __init__(self, url: sa.URL) -> None:
-        # A secret as plain text, and in the URL encodings of SQLAlchemy and of users.
-        encodings = str, partial(quote, safe=" +"), partial(quote, safe=""), quote_plus
-        spellings = {encode(secret) for secret in _secrets_of(url) for encode in encodings}
-        # The longest first: a shorter one may be part of it.
-        patterns = [_pattern(secret) for secret in sorted(spellings, key=len, reverse=True)]
-        self._found = re.compile("|".join(patterns)) if patterns else None
+        found = {str(url.password)} if url.password else set[str]()
+        for name, value in url.query.items():
+            if _SECRET.search(name) and name not in _NO_SECRET:
+                found.update(filter(None, [value] if isinstance(value, str) else value))
+        # Drivers show them decoded, or as the URL has them. The longest first: a shorter one may be part of it.
+        self._found = sorted(
+            found | set(map(quote_plus, found)) | set(map(quote, found)), key=len, reverse=True
+        )
 
     def redact(self, text: str) -> str:
         """The text with each password, plain or URL-encoded, replaced by three asterisks."""
-        return text if self._found is None else self._found.sub(_MASK, text)
-
-
-def _secrets_of(url: sa.URL) -> Iterator[str]:
-    if url.password:
-        yield str(url.password)
-    for name, value in url.query.items():
-        if _SECRET.search(name) and name not in _NO_SECRET:
-            yield from filter(None, [value] if isinstance(value, str) else value)
-
-
-def _pattern(secret: str) -> str:
-    exact = re.escape(secret)
-    return exact if len(secret) >= _LONG else rf"(?<!\w){exact}(?!\w)"
+        for secret in self._found:
+            text = text.replace(secret, _MASK)
+        return text
 
 
 class ReportingDatabase:
