@@ -99,9 +99,5 @@ def _max_file_bytes() -> int:
 
 
 def _size(number: int) -> str:
-    """A number of bytes as readable text, such as "4.4 TB"."""
-    size, unit = number / 1e6, "MB"
-    for larger in ("GB", "TB", "PB"):
-        if size >= 1_000:
-            size, unit = size / 1_000, larger
-    return f"{size:.1f} {unit}"
+    """A number of bytes as readable text."""
+    return f"{number / 1e9:,.1f} GB"

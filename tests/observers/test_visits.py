@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -216,15 +215,6 @@ def test_a_rebuild_never_counts_keys_a_second_time(
     add(db, second, {("/", "joe"): 1})
     drain(db, first, second, into)
     assert_values(db, into, {"/": 4, "/other": 1})
-
-
-def test_without_the_refusal_a_rebuild_counts_twice(db: Any, counted: tuple[str, str, str]) -> None:
-    first, _, into = counted
-    with patch("cq.admin.configure.refuse_recounts"):
-        admin.rebuild_observer(db, first, "distinct")
-    drain(db, *counted)
-
-    assert_values(db, into, {"/": 5, "/other": 2})
 
 
 def test_a_queue_without_values_can_be_counted_in_another_way(db: Any, name: str) -> None:

@@ -126,24 +126,6 @@ def test_the_compose_file_is_one() -> None:
     run(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILES / "compose.yaml")
 
 
-def test_services_of_the_compose_file_are_checked_restarted_and_published_to_this_machine_only() -> None:
-    services = COMPOSE["services"]
-    once = {"prepare", "configure"}
-
-    for name in services.keys() - once:
-        assert services[name]["restart"] == "unless-stopped", name
-        assert services[name]["healthcheck"]["test"], name
-    for service in services.values():
-        for needed, condition in service.get("depends_on", {}).items():
-            expected = "service_completed_successfully" if needed in once else "service_"
-            assert condition["condition"].startswith(expected)
-        for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:")
-        mounts = [mount.split(":")[0] for mount in service.get("volumes", [])]
-        assert set(mounts) <= COMPOSE["volumes"].keys()
-    assert re.search(r"PASSWORD: (?!\$\{POSTGRES_PASSWORD:\?)", (FILES / "compose.yaml").read_text()) is None
-
-
 def test_workers_and_the_dashboard_do_not_get_each_other_s_secrets() -> None:
     services = COMPOSE["services"]
 
@@ -151,13 +133,6 @@ def test_workers_and_the_dashboard_do_not_get_each_other_s_secrets() -> None:
     assert services["dashboard"]["environment"].keys() == {"CQ_STORE", "CQ_WEB_TOKEN"}
     files = [re.findall(r"^EnvironmentFile=(.*)$", unit.read_text(), re.MULTILINE) for unit in UNITS]
     assert files == [["/etc/cq/%i-web.env"], ["/etc/cq/%i-worker.env"]]
-
-
-def test_no_service_takes_all_memory_of_the_machine() -> None:
-    for unit in UNITS:
-        assert re.search(r"^MemoryMax=\d+G$", unit.read_text(), re.MULTILINE), unit
-    for name in ("configure", "worker", "dashboard"):
-        assert COMPOSE["services"][name]["mem_limit"] == "1g"
 
 
 @pytest.mark.parametrize("document", KUBERNETES, ids=lambda document: str(document["kind"]))
@@ -185,23 +160,6 @@ def test_containers_of_the_manifests_run_without_privileges_and_within_limits() 
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
     labels = KUBERNETES[1]["spec"]["template"]["metadata"]["labels"]
     assert KUBERNETES[2]["spec"]["selector"]["matchLabels"].items() <= labels.items()
-
-
-def test_the_network_policy_is_about_all_pods_and_opens_the_metrics_only() -> None:
-    policy = KUBERNETES[4]["spec"]
-    (selected,) = policy["podSelector"]["matchExpressions"]
-    deployment = KUBERNETES[1]["spec"]["template"]
-    pods = [deployment, KUBERNETES[3]["spec"]["jobTemplate"]["spec"]["template"]]
-    ports = [port["containerPort"] for port in deployment["spec"]["containers"][0]["ports"]]
-
-    assert {pod["metadata"]["labels"][selected["key"]] for pod in pods} == set(selected["values"])
-    assert policy["policyTypes"] == ["Ingress", "Egress"]
-    (ingress,) = policy["ingress"]
-    assert ingress["from"]
-    assert [port["port"] for port in ingress["ports"]] == ports == [9100]
-    for rule in policy["egress"]:
-        assert rule["to"]
-        assert rule["ports"]
 
 
 @pytest.fixture(params=UNITS, ids=lambda unit: str(unit.name))

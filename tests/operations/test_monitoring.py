@@ -125,21 +125,6 @@ def test_only_counters_are_read_by_their_rate(served: dict[str, set[str]]) -> No
             assert f"{name} unless {name} offset" in expression
 
 
-def test_the_dashboard_has_all_metrics_of_decisions() -> None:
-    expressions = " ".join(each["expr"] for panel in PANELS for each in panel["targets"])
-    metrics = EVENTS["requests_decided"].metrics
-
-    assert metrics
-    assert all(f"{each.name}_" in expressions for each in metrics)
-
-
-def test_an_unknown_metric_and_an_expression_that_is_none_would_be_found(served: dict[str, set[str]]) -> None:
-    with pytest.raises(ValueError, match="unclosed left parenthesis"):
-        parsed("sum by (queue (cq_oldest_seconds)")
-    assert "cq_oldest" not in served
-    assert {"cq_oldest_seconds", "cq_passes_total", "cq_pass_seconds_bucket"} <= served.keys()
-
-
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))
 def test_an_alert_says_how_bad_it_is_what_it_means_and_what_to_do(rule: dict[str, Any]) -> None:
     notes = rule["annotations"]

@@ -129,24 +129,16 @@ def test_a_url_that_names_no_store_is_said(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100_000_000))
 
-    assert "1.0 MB are free in " in wrong(url)["room"]
+    assert "0.1 GB are free in " in wrong(url)["room"]
 
 
 @pytest.mark.usefixtures("db")
 def test_a_file_near_its_limit_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_embedded, "_max_file_bytes", lambda: 10_000)
 
-    assert "SQLite takes 0.0 MB" in wrong(url)["store file"]
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"),
-    [(0, "0.0 MB"), (999_900_000, "999.9 MB"), (1_500_000_000, "1.5 GB"), (4_398_046_511_104, "4.4 TB")],
-)
-def test_sizes_are_in_units_that_fit(size: int, shown: str) -> None:
-    assert doctor_embedded._size(size) == shown
+    assert "SQLite takes 0.0 GB" in wrong(url)["store file"]
 
 
 def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
@@ -200,14 +192,6 @@ def test_a_cluster_cannot_do_without_the_client_library(cluster_file: str) -> No
     assert list(checks) == CLUSTER
     assert list(wrong(f"fdb:{cluster_file}")) == ["client library"]
     assert "install the package `foundationdb-clients`" in checks["client library"].message
-
-
-def test_a_binding_that_is_newer_than_the_library_is_told_which_one_fits(
-    cluster_file: str, binding: Binding
-) -> None:
-    binding.refusal = RuntimeError("The installed library supports a maximum version of 730.")
-
-    assert "run `pip install 'foundationdb==7.3.*'`" in wrong(f"fdb:{cluster_file}")["client library"]
 
 
 def test_a_missing_binding_is_said(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,15 +315,6 @@ def test_tables_that_are_missing_or_different_are_said(db: Any, url: str) -> Non
     assert "it has no column 'value'" in wrong(url)["link words export"]
 
 
-def test_a_reporting_database_without_a_url_is_said(
-    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CQ_REPORTS", raising=False)
-    cq.configure(db, "words", links=[links.table("words", url_env="CQ_REPORTS")])
-
-    assert wrong(url)["link words export"].startswith("$CQ_REPORTS is not set: give the URL")
-
-
 def test_a_reporting_database_that_is_down_is_said_without_its_password(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,7 +369,7 @@ def test_slow_receivers_are_asked_at_the_same_time(
         listening[-1].settimeout(SECONDS)
         return f"127.0.0.1:{listening[-1].getsockname()[1]}"
 
-    monkeypatch.setattr(webhook_receiver, "REQUEST_SECONDS", 10 * SECONDS)
+    monkeypatch.setattr(webhook_receiver, "ANSWER_SECONDS", 10 * SECONDS)
     expected = receivers_of_all_kinds(db, open_silent, monkeypatch)
     found: list[str] = []
     looking = threading.Thread(target=lambda: found.extend(wrong(url)))

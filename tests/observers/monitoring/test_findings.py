@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from cq.observers.monitoring.findings import LATE_LINK_SECONDS, Finding, Level, 
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview
 from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
-from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import set_aside
 from tests.cli.conftest import Here
@@ -34,7 +32,6 @@ from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
 from tests.kit.clocks import jumping
 from tests.kit.queues import add
-from tests.kit.workers import running
 
 
 def worker(db: Any, *lacking: str) -> None:
@@ -252,31 +249,6 @@ def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:
     (remark,) = find_remarks(overview(db))
 
     assert (remark.finding, remark.level) == (Finding.WORKER, Level.NOTE)
-
-
-def test_a_worker_with_metrics_counts_the_findings(db: Any) -> None:
-    keys_set_aside(db)
-    cq.configure(db, "paused")
-    admin.pause(db, "paused")
-    counted, seen = threading.Event(), []
-
-    def note(event: Event) -> None:
-        if event.name == "store_checked":
-            seen.append((event.fields["problems"], event.fields["warnings"]))
-            counted.set()
-
-    unsubscribe = subscribe(note)
-    try:
-        with running(Worker(db, measure=True)):
-            assert counted.wait(60)
-    finally:
-        unsubscribe()
-
-    assert seen[0] == (0, 2)
-
-
-def test_every_kind_has_a_remedy() -> None:
-    assert all(each.todo.endswith(".") for each in Finding)
 
 
 def status_of(**changes: Any) -> WorkerStatus:

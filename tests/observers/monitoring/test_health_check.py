@@ -91,13 +91,6 @@ def test_a_window_that_nobody_takes_out_of_is_named(db: Any, alive: Membership) 
         ]
 
 
-def test_all_that_is_wrong_is_said(db: Any) -> None:
-    cq.configure(db, "words")
-    add(db, "words", {"a": 1})
-    time.sleep(0.01)
-    assert len(health(db, max_age=0.001)) == 2
-
-
 def test_a_store_that_does_not_answer_is_said(db: Any) -> None:
     (said,) = health(FailedCalls(db, TIMED_OUT, what="add_write_conflict_key", left=1))
     assert said.startswith("the store does not answer within 5 s: ")

@@ -181,22 +181,15 @@ def test_rates_are_those_since_the_beat_before(clock: Stopped) -> None:
     totals, facts = timed_facts()
     for _ in range(8):
         totals.count("words", PassResult(rows=2, updates=3, conflicts=1))
+    totals.count("texts", PassResult(conflicts=4))
     clock.now += 4
-    assert facts()["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    found = facts()
+    assert found["queues"] == {"words": [8, 24, 8, 2.0, 6.0], "texts": [1, 0, 4, 0.25, 0.0]}
+    assert found["conflicts_per_second"] == 3.0, "of all queues"
     clock.now += 0.1  # too short to say anything
-    assert facts()["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    assert facts() == found
     clock.now += 4
-    assert facts()["queues"] == {"words": [8, 24, 8, 0.0, 0.0]}
-
-
-def test_conflicts_of_all_queues_are_one_rate(clock: Stopped) -> None:
-    totals, facts = timed_facts()
-    totals.count("words", PassResult(conflicts=5))
-    totals.count("texts", PassResult(conflicts=1))
-    clock.now += 4
-    assert facts()["conflicts_per_second"] == 1.5
-    clock.now += 4
-    assert facts()["conflicts_per_second"] == 0.0
+    assert facts()["queues"]["words"] == [8, 24, 8, 0.0, 0.0]
 
 
 def test_facts_that_no_worker_writes_are_shown_safely(db: Any, name: str, row: Membership) -> None:

@@ -146,6 +146,8 @@ class TestMeasuring:
         assert queue["waiting_buckets"] == 2
         assert min(queue["waiting_bytes"], queue["oldest"], link["link_bytes"]) > 0
         assert (link["link"], link["stopped"], link["paused"]) == ("app", 0, 0)
+        (checked,) = events.of("store_checked")
+        assert checked["problems"] >= 1, "no worker is alive"
         admin.delete(db, name)
         task.run()
         assert len(events.of("queue_handed_over", queue=name)) == 1

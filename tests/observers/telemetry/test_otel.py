@@ -33,7 +33,7 @@ from cq.observers.telemetry.otel import OpenTelemetryUnavailable, instrument, me
 from cq.observers.telemetry.traced_queue import TracedQueue
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
-from tests.cli.conftest import Cli, Here, cli, here
+from tests.cli.conftest import Cli, cli, here
 from tests.kit.queues import add, configured
 
 __all__ = ["cli", "here"]
@@ -430,12 +430,3 @@ def test_a_worker_sends_the_rest_at_its_end(cli: Cli, collector: Collector) -> N
     assert outcome.status == 0, outcome.err
     assert collector.span("combine words")
     assert "cq_passes" in collector.metrics()
-
-
-def test_the_command_says_what_it_lacks(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    outcome = here("worker", "--drain", "--otel")
-    assert outcome.status == 2
-    assert outcome.err.endswith(
-        "cq: OpenTelemetry needs packages that are not installed: run `pip install 'combine-queue[otel]'`\n"
-    )

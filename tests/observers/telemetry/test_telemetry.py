@@ -14,18 +14,15 @@ import pytest
 
 import cq
 from cq import admin
-from cq.config.parts import MAX_BUCKETS
-from cq.links import Changes, ExportQueue
-from cq.observers.scheduling.members import MemberReport, TaskId
+from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS, FIELDS
 from cq.observers.telemetry.logs import JsonFormatter, TextFormatter
 from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
-from cq.store.transact import transact
 from cq.testing import drain
-from tests.kit.queues import add, buckets_of, configured, put_built_in
+from tests.kit.queues import add, buckets_of
 from tests.kit.workers import SECONDS, running, told_app
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
@@ -116,20 +113,6 @@ class TestWorker:
         assert events.wait_for("pass_done", aside=1)["retries"] > 0
         assert all("\n" not in str(event) for event in events.seen)
 
-    def test_a_request_that_its_decider_fails_on_is_named(self, db: Any, name: str, events: Events) -> None:
-        def fail(key: str, state: Any, request: int) -> Any:
-            return 1 / request, None
-
-        app = cq.App()
-        queue = app.queue(name, key=str, value=float, decider=cq.Decider("fail", 1, fail))
-        app.configure(db, name)
-        cq.transact(db, lambda tr: queue.ask_many(tr, [("a", 0), ("a", 1)]))
-        Worker(db, app, [name]).drain()
-        aside = events.wait_for("key_set_aside", queue=name)
-        assert aside["key"] == "'a'"
-        assert "ZeroDivisionError" in aside["error"]
-        assert events.wait_for("pass_done", aside=1)["reported"] == 1
-
     def test_queues_left_alone_paused_and_resumed_are_told(self, db: Any, name: str, events: Events) -> None:
         told, app = told_app(name)
         app.configure(db, name)
@@ -143,18 +126,6 @@ class TestWorker:
             events.wait_for("queue_resumed", queue=name)
             add(db, name, {"a": 1})
             told.wait_for(a=1)
-
-    def test_a_queue_that_is_broken_is_told(self, db: Any, name: str, events: Events) -> None:
-        def broken(tr: Any, changes: list[cq.Change]) -> None:
-            raise RuntimeError("no such table")
-
-        app = cq.App()
-        app.queue(name, observers=[broken])
-        app.configure(db, name, buckets=1)
-        add(db, name, {f"k{number}": 1 for number in range(100)})
-        with pytest.raises(cq.errors.ConfigurationError):
-            Worker(db, app, [name]).drain()
-        assert "no such table" in events.wait_for("queue_broken", queue=name)["reason"]
 
     def test_workers_that_come_and_go_are_told_to_the_others(
         self, db: Any, name: str, events: Events
@@ -185,42 +156,6 @@ class TestWorker:
             events.wait_for("work_found", work="nothing")
         assert first["store"].startswith(("embedded:", "fdb:"))
         assert len(events.of("work_found")) == 3
-
-    def test_a_task_taken_over_is_told(self, db: Any, name: str, events: Events) -> None:
-        share = TaskId("combine", name, configured(db, name, buckets=1).generation * MAX_BUCKETS)
-        hangs = Membership(db, queues=[name], every=60.0)
-        with running(Worker(db, queues=[name], beat=0.05)):
-            events.wait_for("tasks_shared", buckets=1)
-            hangs.beat(MemberReport())
-            while not hangs.is_mine(share):
-                hangs.leave(1.0)
-                hangs = Membership(db, queues=[name], every=60.0)
-                hangs.beat(MemberReport())
-            events.wait_for("worker_joined", worker=hangs.id.hex())
-            events.wait_for("tasks_shared", buckets=0)
-            hangs.beat(MemberReport(stuck=frozenset({str(share)})))
-            taken = events.wait_for("task_taken_over", queue=name)
-            assert (taken["task"], taken["worker"]) == (f"bucket 0 of queue {name!r}", hangs.id.hex())
-            hangs.leave(1.0)
-
-    def test_links_and_clouds_are_told(self, db: Any, name: str, events: Events) -> None:
-        app, fails = cq.App(), [True]
-
-        @app.exporter(name)
-        def send(batch: Changes) -> None:
-            if fails:
-                fails.pop()
-                raise RuntimeError("not now")
-
-        config = configured(db, name)
-        put_built_in(db, config, cq.observers.top.index.top(10))
-        exports = ExportQueue(name)
-        with running(Worker(db, app, [name])):
-            transact(db, lambda tr: exports.add(tr, "a", {"total": 12}))
-            add(db, name, {"a": 1})
-            assert "not now" in events.wait_for("link_failed", queue=name)["error"]
-            assert events.wait_for("link_done", queue=name)["entries"] == 1
-            assert events.wait_for("cloud_published", queue=name)["version"] == 1
 
     def test_conflicts_of_passes_are_counted(self, db: Any, name: str) -> None:
         """Two passes over one bucket: the slower one begins again."""

@@ -83,22 +83,6 @@ def test_all_who_wait_are_told_by_one_watch(db: Any) -> None:
     assert all(map(is_ended, store.watches))
 
 
-def test_whoever_is_slow_gets_the_newest(db: Any) -> None:
-    told = ToldTop(db, every=0)
-    tell(told, {"a": 1})
-    with CloudFollower(db, told.name) as follower:
-        first = version_of(follower.wait(0, SECONDS))
-        for number in range(2, 6):
-            tell(told, {"a": number})
-        until(follower, lambda: version_of(follower.latest) == 5)
-
-        assert first == 1
-        assert version_of(follower.wait(first)) == 5
-        assert follower.wait(5, 0.01) is None
-        assert asyncio.run(follower.wait_async(5, 0.01)) is None
-        assert not follower._listeners
-
-
 def test_nobody_goes_back_to_a_version_that_this_process_knows_only(db: Any) -> None:
     """Who comes from a server that is ahead waits for what the store has; a top that was begun anew is newer."""
     told, store = ToldTop(db, every=0), Store(db)

@@ -16,7 +16,6 @@ from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, NotReady,
 from cq.observer import Change
 from cq.observers.top.index import observer, top
 from cq.observers.top.ranking import RankedEntry, Ranking
-from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.kit.faults import Calls
 from tests.observers.top.tops import FIRST, ToldTop
@@ -323,20 +322,3 @@ def test_a_rank_costs_small_ranges_whatever_the_number_of_keys(db: Any) -> None:
     assert tr.made.count("get_range") == 4  # exponent, two pairs of digits, the end
     # metadata version, configuration, value, generation; the count of that score, and two of all keys
     assert tr.made.count("get") == 7
-
-
-def test_reading_through_a_transaction_conflicts_with_changes_of_what_was_read_only(db: Any) -> None:
-    told = ToldTop(db)
-    told.tell({"a": 9, "b": 8, "c": 1})
-
-    def commit_after(updates: dict[str, int]) -> None:
-        tr = db.create_transaction()
-        Ranking(told.name).page(tr, 2)
-        tr.set(told.keys.prefix + b"test", b"")
-        told.tell(updates)
-        tr.commit().wait()
-
-    commit_after({"c": 2})
-    with pytest.raises(Exception, match=r".") as failed:
-        commit_after({"c": 10})
-    assert error_code(failed.value) == NOT_COMMITTED

@@ -225,9 +225,13 @@ def test_a_deployment_that_fails_for_every_key_pauses_the_queue(db: Any, name: s
     app.configure(db, name, buckets=2)
     add(db, name, {f"k{number}": 1 for number in range(500)})
 
+    events: list[Event] = []
+    unsubscribe = subscribe(events.append)
     with pytest.raises(cq.errors.ConfigurationError, match=r"paused .*no such table"):
         Worker(db, app, [name]).drain()
+    unsubscribe()
 
+    assert "no such table" in next(each.fields["reason"] for each in events if each.name == "queue_broken")
     assert 10 <= len(aside(db, name)) <= 20
     set_aside = sum(sum(each.updates) for each in aside(db, name))
     app.queue(name, observers=[cq.Observer("broken", 1, lambda tr, changes: None)])
