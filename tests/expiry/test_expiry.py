@@ -462,7 +462,6 @@ def damaged(db: Any, name: str) -> tuple[ExpiryKeys, bytes, int]:
         ("expiry-extra", lambda k, a, t: {k.time(a): pack_time(t + 10)}),
         ("expiry-key", lambda k, a, t: {k.prefix + b"z": b""}),
         ("expiry-key", lambda k, a, t: {k.entry(t, b"\x00\x00\x00\x01" + a[4:]): b""}),
-        ("expiry-key", lambda k, a, t: {k.entry(t, a): b"x"}),
         ("expiry-key", lambda k, a, t: {k.time(a): b"short"}),
         ("expiry-key", lambda k, a, t: {k.time(a): b"\xff" * 8}),
         ("expiry-key", lambda k, a, t: {k.progress: b"abc"}),
