@@ -6,10 +6,10 @@ The environment configures it, by the variables that OpenTelemetry's specificati
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -24,7 +24,6 @@ from cq.plain_text import describe
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider
 
 SCOPE: Final = "cq"
@@ -35,7 +34,12 @@ END_SECONDS: Final = 5.0
 """How long an ending process tries to send its last spans and metrics."""
 _UNITS: Final = {"seconds": "s", "bytes": "By"}
 """{last word of a metric's name: unit}. Others have none: Prometheus would add the suffix `_ratio` for the unit 1."""
-_PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_DEFAULTS: Final = {
+    "OTEL_TRACES_EXPORTER": "otlp",
+    "OTEL_METRICS_EXPORTER": "otlp",
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+}
+"""{variable: its value, unless the environment has one}."""
 
 
 class OpenTelemetryUnavailable(InvalidConfiguration):
@@ -133,8 +137,6 @@ def start() -> Callable[[], None]:
         return instrument()
     try:
         shut_down = _set_providers()
-    except OpenTelemetryUnavailable:
-        raise
     except Exception as error:  # exporters are plug-ins, which may raise anything for their settings
         raise OpenTelemetryUnavailable(
             f"OpenTelemetry cannot be set up: {describe(error)}: check the OTEL_* environment variables"
@@ -157,69 +159,28 @@ def start() -> Callable[[], None]:
 def _set_providers() -> list[Callable[[], None]]:
     """Set the global providers by the environment; returns the functions that send the rest and shut them down."""
     from opentelemetry import metrics, trace
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk._configuration import _OTelSDKConfigurator  # as OpenTelemetry's distributions do
 
-    span_exporters, metric_exporters = _exporters("traces"), _exporters("metrics")
-    resource = _resource()
-    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    for exporter in span_exporters:
-        tracers.add_span_processor(BatchSpanProcessor(exporter))
-    readers = [
-        each if isinstance(each, MetricReader) else PeriodicExportingMetricReader(each)
-        for each in metric_exporters
-    ]
-    meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-    trace.set_tracer_provider(tracers)
-    metrics.set_meter_provider(meters)
-    return [tracers.shutdown, meters.shutdown]
+    for variable, value in _DEFAULTS.items():
+        os.environ.setdefault(variable, value)
+    configurator: Any = _OTelSDKConfigurator
+    configurator().configure(resource_attributes=_resource_attributes())
+    providers: list[Any] = [trace.get_tracer_provider(), metrics.get_meter_provider()]
+    for each in providers:
+        atexit.unregister(each.shutdown)  # it would wait for a collector that does not answer
+    return [each.shutdown for each in providers]
 
 
-def _resource() -> Resource:
-    """The attributes of this process from the environment, with defaults for its name and its id."""
+def _resource_attributes() -> dict[str, Any]:
+    """The name and the id of this process, unless the environment has them."""
     from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
 
-    found = Resource.create()
+    found = Resource.create().attributes
     # Without an id the metrics of two workers would be one series.
-    more = {} if SERVICE_INSTANCE_ID in found.attributes else {SERVICE_INSTANCE_ID: str(uuid4())}
-    if str(found.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
+    more = {} if SERVICE_INSTANCE_ID in found else {SERVICE_INSTANCE_ID: str(uuid4())}
+    if str(found.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
         more[SERVICE_NAME] = SERVICE
-    return found.merge(Resource(more))
-
-
-def _exporters(signal: str) -> list[Any]:
-    """The exporters for a signal, "traces" or "metrics", which the environment names; default: OTLP over HTTP."""
-    variable = f"OTEL_{signal.upper()}_EXPORTER"
-    names = [name.strip() for name in os.environ.get(variable, "otlp").split(",")]
-    found = []
-    for name in names:
-        if name in ("", "none"):
-            continue
-        plugin = _plugin(name, signal)
-        installed = entry_points(group=f"opentelemetry_{signal}_exporter", name=plugin)
-        if not installed:
-            raise OpenTelemetryUnavailable(
-                f"no package with the exporter {plugin!r} is installed: install it, or set ${variable} to otlp, "
-                "console or none"
-            )
-        found.append(next(iter(installed)).load()())
-    return found
-
-
-def _plugin(name: str, signal: str) -> str:
-    """The name of the plug-in for an exporter: that for OTLP depends on the protocol."""
-    if name != "otlp":
-        return name
-    protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"
-    )
-    if protocol not in _PROTOCOLS:
-        raise OpenTelemetryUnavailable(
-            f"expected $OTEL_EXPORTER_OTLP_PROTOCOL to be {' or '.join(_PROTOCOLS)}, got: {protocol!r}"
-        )
-    return _PROTOCOLS[protocol]
+    return more
 
 
 def missing() -> OpenTelemetryUnavailable:

@@ -304,15 +304,11 @@ class TestSetUp:
         [
             (
                 {"OTEL_TRACES_EXPORTER": "pigeon"},
-                "'pigeon' is installed: install it, or set .OTEL_TRACES_EXPORTER to",
+                "cannot be set up: .*'pigeon'.*: check the OTEL_. environment",
             ),
-            ({"OTEL_METRICS_EXPORTER": "none, smoke"}, "'smoke' is installed"),
-            (
-                {"OTEL_EXPORTER_OTLP_PROTOCOL": "x"},
-                "expected .OTEL_EXPORTER_OTLP_PROTOCOL to be http/protobuf or",
-            ),
-            ({"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, "'otlp_proto_grpc' is installed"),
-            ({"OTEL_BSP_MAX_QUEUE_SIZE": "0"}, "cannot be set up: ValueError: .* OTEL_. environment"),
+            ({"OTEL_METRICS_EXPORTER": "smoke"}, "'smoke'"),
+            ({"OTEL_EXPORTER_OTLP_PROTOCOL": "x"}, "protocol 'x'"),
+            ({"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, "'otlp_proto_grpc'"),
         ],
     )
     def test_settings_that_cannot_be_used_are_said(
