@@ -8,9 +8,9 @@ queue, has a line of its own above the other cells, as in `df`. In a very narrow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
-from rich.cells import get_character_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
@@ -20,9 +20,6 @@ NO_VALUE: Final = "-"
 """A cell without a value."""
 GAP: Final = "  "
 _LEAST: Final = 10  # cells of a column with text; a table with narrower columns is shown as blocks
-_BREAKS: Final = " -_.,:;/@"  # a line of a long text ends preferably after one of these
-
-Lines = list[Text]
 
 
 class ShownColumn(NamedTuple):
@@ -65,18 +62,13 @@ class FittedTable:
         return sum(self._widths) + len(GAP) * (len(self._widths) - 1)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The lines, for rich."""
-        head, rows = self.laid_out(options.max_width if console.is_terminal else None)
-        for lines in (head, *rows):
-            yield from lines
-
-    def laid_out(self, width: int | None) -> tuple[Lines, list[Lines]]:
-        """The lines of the head and of each row, at most `width` cells wide; of any width for None."""
-        widths = self._widths if width is None else self._fitted(width)
-        if width is not None and widths is None:
-            return [], [self._block(row, width) for row in self._rows]
-        head, *rows = (list(self._row(cells, widths or [], width)) for cells in (self._heads, *self._rows))
-        return head, rows
+        """The lines, for rich; of any width without a terminal."""
+        width = options.max_width if console.is_terminal else self.width
+        widths = self._fitted(width)
+        for cells in (self._heads, *self._rows) if widths else ():
+            yield from self._row(cells, widths or [], width, console)
+        for cells in self._rows if widths is None else ():
+            yield from self._block(cells, width, console)
 
     def _fitted(self, width: int) -> list[int] | None:
         """The widths of the columns, the widest texts shortened first; None if that makes a column too narrow."""
@@ -93,14 +85,17 @@ class FittedTable:
             left -= widths[at]
         return widths if left >= 0 else None
 
-    def _row(self, cells: Sequence[Text], widths: Sequence[int], width: int | None) -> Iterator[Text]:
+    def _row(
+        self, cells: Sequence[Text], widths: Sequence[int], width: int, console: Console
+    ) -> Iterator[Text]:
         first = cells[0]
-        if width is not None and first.cell_len > widths[0]:
-            yield from folded(first, width)
+        if first.cell_len > widths[0]:
+            yield from _wrapped(first, width, console)
             first = Text()
-        columns = [folded(cell, size) for cell, size in zip((first, *cells[1:]), widths, strict=True)]
-        for at in range(max(map(len, columns))):
-            parts = [column[at] if at < len(column) else Text() for column in columns]
+        columns = [
+            _wrapped(cell, size, console) for cell, size in zip((first, *cells[1:]), widths, strict=True)
+        ]
+        for parts in zip_longest(*columns, fillvalue=Text()):
             line = Text()
             for number, (part, size, is_number) in enumerate(zip(parts, widths, self._numbers, strict=True)):
                 space = " " * (size - part.cell_len)
@@ -109,16 +104,15 @@ class FittedTable:
             line.rstrip()
             yield line
 
-    def _block(self, cells: Sequence[Text], width: int) -> Lines:
+    def _block(self, cells: Sequence[Text], width: int, console: Console) -> Iterator[Text]:
         indent = min(max(head.cell_len for head in self._heads) + len(GAP), width // 2)
-        lines = []
         for head, cell in zip(self._heads, cells, strict=True):
             name = head.copy()
             name.truncate(indent, pad=True)
-            for part in folded(cell, width - indent):
-                lines.append(name.append_text(part))
+            for part in _wrapped(cell, width - indent, console):
+                yield name.append_text(part)
                 name = Text(" " * indent)
-        return [*lines, Text()]
+        yield Text()
 
 
 def table_of(
@@ -138,25 +132,9 @@ def table_of(
     return FittedTable.of(chosen, items)
 
 
-def folded(text: Text, width: int) -> Lines:
-    """The text in lines of at most `width` cells, broken after a space or a mark such as "-" where that is possible."""
-    if text.cell_len <= width:
-        return [text]
-    starts, used, start, preferred = [], 0, 0, 0
-    for at, letter in enumerate(text.plain):
-        size = get_character_cell_size(letter)
-        if used + size > width and at > start:
-            # A break in the first half would waste too much of the line.
-            start = preferred if preferred > start + (at - start) // 2 else at
-            starts.append(start)
-            used = Text(text.plain[start:at]).cell_len
-        used += size
-        if letter in _BREAKS:
-            preferred = at + 1
-    lines = list(text.divide(starts))
-    for line in lines:
-        line.rstrip()
-    return lines
+def _wrapped(text: Text, width: int, console: Console) -> list[Text]:
+    """The text in lines of at most `width` cells."""
+    return [text] if text.cell_len <= width else [*text.wrap(console, width, overflow="fold")]
 
 
 def _as_text(cell: object) -> Text:
