@@ -158,21 +158,6 @@ def test_a_roll_up_that_cannot_be_measured_is_refused(here: Here, options: list[
 
 
 @pytest.mark.parametrize(
-    ("option", "given"),
-    [
-        *(("--workers", numbers) for numbers in ("0", "1,0", "none", "1,two")),
-        *(("--per-transaction", "5,0"), ("--live", "many")),
-        *(("--grow", "keys,size"), ("--export", "oracle"), ("--against", "cassandra")),
-    ],
-)
-def test_wrong_values_are_refused_with_what_is_expected(here: Here, option: str, given: str) -> None:
-    ended = here("bench", option, given, *LITTLE)
-
-    assert (ended.status, ended.out) == (2, "")
-    assert f"Invalid value for {option}: expected " in ended.err
-
-
-@pytest.mark.parametrize(
     ("options", "why"),
     [
         (("--workers", "1,4"), "give --buckets 4"),

@@ -84,15 +84,6 @@ def test_an_expiry_is_turned_on_changed_and_off(here: Here) -> None:
     assert here("configure", "words", "--no-expire", "--json").rows()[0]["expire"] is None
     assert "expired" not in here("status", "--wide").out
 
-    for wrong in (
-        ["--expire", "0"],
-        ["--expire", "1.5"],
-        ["--expire", "soon"],
-        ["--expire", "1d", "--no-expire"],
-    ):
-        status, out, error = here("configure", "words", *wrong)
-        assert (status, out, error.count("Traceback")) == (2, "", 0)
-
 
 def test_keys_without_updates_are_deleted_by_a_drain(here: Here) -> None:
     with set_clock() as clock:
@@ -468,45 +459,6 @@ def test_a_window_is_read_while_no_worker_runs(here: Here, combiner: str, ever: 
     assert here("get", "views", "/").out == f"/\t{ever}\n"
     assert here("get", "views.window", "/").out == here("items", "views.window").out == f"/\t{recent}\n"
     assert here("items", "views.window", "--format", "csv").out == f"key,value\n/,{recent}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["views", "--window", "1/7"], "a whole number of slices of at least 0.01 s; got: '1/7'"),
-        (["views", "--combiner", "last", "--window", "60"], "give the queue an expiry of 60 s"),
-        (["slowest.window", "--top"], "configure the observers of queue 'slowest.slices'"),
-        (["turnover.slices", "--top"], "configure the observers of queue 'turnover.window'"),
-        (["turnover.window", "--window", "60"], "give a window or a roll-up to queue 'turnover'"),
-        (["turnover.window", "--expire", "1d"], "configure queue 'turnover', which includes it"),
-    ],
-)
-def test_windows_that_are_refused_say_what_to_do(here: Here, words: list[str], said: str) -> None:
-    here("configure", "slowest", "--combiner", "maximum", "--window", "600/10")
-    here("configure", "turnover", "--window", "600/10")
-    ended = here("configure", *words)
-    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
-    assert said in ended.err
-
-
-def test_the_top_of_a_window_shows_the_ranks_of_one_width_ago(here: Here, db: Any) -> None:
-    here("configure", "turnover", "--window", "600/10")
-    here("configure", "turnover.window", "--top")
-    with set_clock() as clock:
-        here("add", "turnover", "a=9", "b=5")
-        here("worker", "--drain", "turnover")
-        clock.now += 610
-        here("add", "turnover", "b=7", "c=3")
-        here("worker", "--drain", "turnover")
-        lines = here("top", "turnover", "--by", "10m", "--json").out.splitlines()
-        text = here("top", "turnover", "--by", "10m").out
-
-    assert [json.loads(line) for line in lines] == [
-        {"key": "b", "score": 7, "rank": 1, "before": 2},
-        {"key": "c", "score": 3, "rank": 2, "before": None},
-    ]
-    assert text == "b\t7\t1\t2\nc\t3\t2\t-\n"
-    assert "its window is 10m/10s" in here("top", "turnover", "--by", "1h").err
 
 
 def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Here, cli: Cli) -> None:

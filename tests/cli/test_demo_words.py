@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq.cli.demos import words
-from cq.cli.demos.words import count_words, files_below
+from cq.cli.demos.words import count_words
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.transact import transact
@@ -196,18 +196,6 @@ def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, demo_db: Any
         assert int(usage.out) < 1024 * MEMORY_MB, "of the largest of its processes"
 
 
-def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here, cli: Cli) -> None:
-    (cli.folder / "text").write_text("a")
-    queue = ("demo_words", "--store", "embedded:cq-demo.db")
-    here("configure", *queue, "--combiner", "sum")
-    here("pause", *queue, "--reason", "for this test")
-
-    ended = here("demo", "words", "text")
-
-    assert (ended.status, ended.out) == (1, "")
-    assert "queue 'demo_words' is paused (for this test)" in ended.err
-
-
 def test_a_word_too_long_for_a_key_skips_its_file(cli: Cli, demo_db: Any) -> None:
     (cli.folder / "long").write_text("a " + "x" * 9000)
     (cli.folder / "short").write_text("a b")
@@ -331,38 +319,3 @@ def test_pieces_change_nothing(tmp_path_factory: pytest.TempPathFactory, text: s
         patch.setattr(words, "_CHUNK", 1)
 
         assert count_words(str(file)) == words_of(file.read_bytes().decode())
-
-
-def test_files_are_found_once_and_in_order(tmp_path: Path) -> None:
-    (tmp_path / "b" / "deep").mkdir(parents=True)
-    (tmp_path / "a").mkdir()
-    for name in ("b/2", "b/1", "b/deep/3", "a/4", "5"):
-        (tmp_path / name).write_text("")
-    (tmp_path / "a" / "round").symlink_to(tmp_path)
-    os.mkfifo(tmp_path / "a" / "pipe")
-
-    found = list(files_below([str(tmp_path / "5"), str(tmp_path), str(tmp_path / "b")]))
-
-    assert found == [str(tmp_path / name) for name in ("5", "a/4", "b/1", "b/2", "b/deep/3")]
-
-
-def test_a_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(files_below([str(tmp_path / "nothing")]))
-
-
-def test_a_folder_that_cannot_be_read_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "locked").mkdir()
-    (tmp_path / "open").write_text("")
-    scan = os.scandir
-
-    def refuse(path: Any) -> Any:
-        if str(path).endswith("locked"):
-            raise PermissionError(13, "Permission denied", path)
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    told: list[OSError] = []
-
-    assert list(files_below([str(tmp_path)], told.append)) == [str(tmp_path / "open")]
-    assert [error.filename for error in told] == [str(tmp_path / "locked")]

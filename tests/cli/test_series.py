@@ -242,16 +242,6 @@ def test_a_name_is_at_the_last_known_number_also_at_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "ticks"),
-    [(1, ["0", "1"]), (7, ["0", "2", "4", "6", "8"]), (1_234, ["0", "500", "1,000", "1,500"])],
-)
-def test_ticks_of_numbers_are_round(most: int, ticks: list[str]) -> None:
-    found = texts(line_chart("t", "a", [0, 10], {"/": [0, most]}))
-
-    assert [text for text in found[2:] if re.fullmatch(r"[0-9,]+", text)][: len(ticks)] == ticks
-
-
-@pytest.mark.parametrize(
     ("seconds", "ticks"),
     [
         (0, ["20:07:13", "2025-03-01", "20:07:14"]),
@@ -268,9 +258,3 @@ def test_ticks_of_times_are_round_and_have_their_date(seconds: int, ticks: list[
     shown = [text for text in found[2:] if re.search(r"[:-]", text) or text == "2025"]
     assert shown == ticks
     assert found[1].endswith(" UTC")
-
-
-def test_ticks_of_small_numbers_are_fractions() -> None:
-    found = texts(line_chart("t", "a", [0, 10], {"/": [0, 0.25]}))
-
-    assert found[2:8] == ["0", "0.05", "0.1", "0.15", "0.2", "0.25"]

@@ -129,15 +129,10 @@ def test_the_cloud_of_a_time_and_what_has_changed_since(here: Here, db: Any, cli
     ("command", "status", "said"),
     [
         ("cloud words --at soon", 2, "expected a time such as 2026-01-31T12:00, or 2d for two days ago"),
-        ("cloud words --at 0001-01-01T00:00+23:00", 2, "expected a time such as"),
-        ("cloud words --at 200000w", 2, "expected a time such as"),
         ("cloud words --since 1h --follow", 2, "give either --follow, or --at and --since"),
         ("configure words --keep-clouds 1h", 2, "--keep-clouds needs the top: add --top"),
-        ("configure words --top --keep-clouds x", 2, "expected a duration of whole seconds"),
-        ("top nobody", 1, "cq: queue 'nobody' is not configured"),
         ("cloud nobody --follow", 1, "cq: queue 'nobody' is not configured"),
         ("top plain", 1, "cq: queue 'plain' keeps no top: run `cq configure plain --top` first"),
-        ("cloud plain", 1, "cq: queue 'plain' keeps no top"),
         ("cloud words", 1, "cq: no cloud of queue 'words' has been published yet"),
     ],
 )
