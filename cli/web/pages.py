@@ -18,30 +18,12 @@ from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
 
-class Advice(NamedTuple):
-    """A finding, and what to do.
-
-    Attributes:
-        level: how much it matters.
-        text: the finding.
-        todo: what to do, a sentence; or empty.
-        command: a command that does it; or empty.
-        link: the path of a page about it; or empty.
-    """
-
-    level: Level
-    text: str
-    todo: str = ""
-    command: str = ""
-    link: str = ""
-
-
 class Verdict(NamedTuple):
     """The sentence at the top, the findings behind it, the most important first, and the number of further ones."""
 
     level: Level
     sentence: str
-    advice: Sequence[Advice] = ()
+    advice: Sequence[Remark] = ()
     more: int = 0
 
 
@@ -58,13 +40,15 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
     """The verdict on the whole store, or on one queue and all that it depends on."""
     seen, error = snapshot.value(OVERVIEW, Overview), snapshot.error(OVERVIEW)
     if seen is None or error:
-        what = error or "no answer yet"
-        return Verdict(Level.PROBLEM, f"The store could not be read: {what}", [_unreadable()])
+        what = (
+            f"{error or 'no answer yet'}. The numbers on this page are the last known ones: run `cq doctor`"
+        )
+        return Verdict(Level.PROBLEM, f"The store could not be read: {what}")
     queues = [each for each in seen.queues if queue in (None, each.name, each.level_of)]
     found = sorted(_advice(seen, queues, queue), key=lambda each: _ORDER.index(each.level))
     urgent = [each for each in found if each.level in (Level.PROBLEM, Level.WARNING)]
     if not seen.queues:
-        return Verdict(Level.NOTE, "This store has no queue yet.", _first_steps(seen))
+        return Verdict(Level.NOTE, "This store has no queue yet.")
     if not queues:
         return Verdict(Level.WARNING, f"The queue {queue} was deleted.")
     facts = _facts(seen, queues)
@@ -74,25 +58,6 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
         return Verdict(Level.GOOD, f"All is well. {facts}", *first_of(found, _MAX_ADVICE))
     things = quantity(len(urgent), "thing needs", "things need")
     return Verdict(urgent[0].level, f"{things} your attention. {facts}", *first_of(found, _MAX_ADVICE))
-
-
-def _unreadable() -> Advice:
-    todo = "The numbers on this page are the last known ones. Check the store, and that its servers run."
-    return Advice(Level.PROBLEM, "The store does not answer.", todo, "cq doctor")
-
-
-def _first_steps(seen: Overview) -> list[Advice]:
-    steps = [
-        Advice(
-            Level.NOTE,
-            "A queue counts updates by key. Make your first one:",
-            command="cq configure words --key str --value int --combiner sum",
-        ),
-        Advice(Level.NOTE, "Add updates to it:", command="cq add words hello=1 world=2"),
-    ]
-    if not any(worker.alive for worker in seen.workers):
-        steps.append(Advice(Level.NOTE, "Start a worker, which combines them:", command="cq worker"))
-    return steps
 
 
 def _facts(seen: Overview, queues: Sequence[QueueStatus]) -> str:
@@ -109,30 +74,20 @@ def _facts(seen: Overview, queues: Sequence[QueueStatus]) -> str:
     return f"{waiting}; {running}."
 
 
-def _advice(seen: Overview, queues: Sequence[QueueStatus], name: str | None) -> Iterator[Advice]:
+def _advice(seen: Overview, queues: Sequence[QueueStatus], name: str | None) -> list[Remark]:
     """The findings about these queues, and about the store; if `name` is not None, without those of other subjects.
 
     Those of a queue include the ones of its links, and those of a level the ones of its queue.
     """
     subjects = {"", *(subject for queue in queues for subject in (queue.name, queue.level_of or ""))}
     subjects |= {link.name for queue in queues for link in seen.links_of(queue.name)}
-    for remark in find_remarks(seen):
-        if name is None or remark.name in subjects:
-            yield _of_remark(remark)
+    return [remark for remark in find_remarks(seen) if name is None or remark.name in subjects]
 
 
-def _of_remark(remark: Remark) -> Advice:
+def page_of_remark(remark: Remark) -> str:
+    """The path of a page about a finding; empty for none."""
     page = "aside" if remark.finding is Finding.ASIDE else "queues"
-    of_queue = f"/{page}/{remark.name}" if remark.name else ""
-    # The text of a pause without an end names the command, which the line below has with the queue's name.
-    text = str(remark).replace(" until `cq resume`", "") if remark.finding is Finding.PAUSED else str(remark)
-    return Advice(
-        remark.level,
-        text[0].upper() + text[1:],
-        remark.todo,
-        remark.command,
-        _SECTIONS.get(remark.finding, of_queue),
-    )
+    return _SECTIONS.get(remark.finding, f"/{page}/{remark.name}" if remark.name else "")
 
 
 # The pages

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cq.cli.web.pages import LOOKUP, NAVIGATION, WebPage
+from cq.cli.web.pages import LOOKUP, NAVIGATION, WebPage, page_of_remark
 from cq.cli.web.sampler import StoreSnapshot
 from cq.cli.web.text import FILTERS
 from cq.distribution import version
@@ -32,7 +32,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(FILTERS)
-    made.filters |= {"cloud_about": _about, "cloud_list": _list, "score": number}
+    made.filters |= {"cloud_about": _about, "cloud_list": _list, "score": number, "page_of": page_of_remark}
     made.globals["navigation"] = NAVIGATION
     made.globals["version"] = version()
     return made

@@ -293,7 +293,6 @@ def test_the_sentence_at_the_top_names_what_is_wrong_and_what_to_do(db: Any) -> 
         assert "<code>cq worker</code>" in html
         assert "moved &lt;b&gt;today&lt;/b&gt;" in html
         assert f"<code>cq resume {LONG[:100]}</code>" in html
-        assert html.count("cq resume") == 1
 
 
 def test_keys_that_were_set_aside_are_shown_with_their_errors(db: Any) -> None:

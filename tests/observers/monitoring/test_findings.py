@@ -110,9 +110,7 @@ def test_all_who_look_say_the_same(here: Here, db: Any, cause: Callable[[Any], N
         assert (str(remark) in health.out.splitlines()) == is_problem
 
     page = verdict(StoreSnapshot(0, {OVERVIEW: Reading(overview(db))}))
-    assert [each.text for each in page.advice if each.level == level] == [
-        str(remark)[0].upper() + str(remark)[1:]
-    ]
+    assert [each for each in page.advice if each.level == level] == [remark]
     assert page.level == level
 
 
@@ -220,14 +218,14 @@ def test_a_failing_link_is_a_finding_of_its_queue_and_no_failure_while_it_is_pau
 
     def found(queue: str) -> list[tuple[Level, str]]:
         page = verdict(StoreSnapshot(0, {OVERVIEW: Reading(overview(db))}), queue)
-        return [(each.level, each.text) for each in page.advice]
+        return [(each.level, str(each)) for each in page.advice]
 
     (failing,) = found("words")
     assert failing[0] is Level.WARNING
-    assert failing[1].startswith("The link 'words hook' is failing: LinkFailed: ")
+    assert failing[1].startswith("the link 'words hook' is failing: LinkFailed: ")
     assert found("others") == []
     here("link", "pause", "words", "hook")
-    assert found("words") == [(Level.NOTE, "The link 'words hook' is paused")]
+    assert found("words") == [(Level.NOTE, "the link 'words hook' is paused")]
     assert here("status", "words").out.splitlines()[1].split()[:2] == ["words", "active"]
 
 
