@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +11,7 @@ import typer
 
 import cq
 from cq.app import App
-from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, sparkline
+from cq.cli.shared.chart import DRAWN, MAX_LINES, drawable, line_chart, sparkline
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, Queue, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, make_console, note, print_table, say
@@ -28,14 +27,6 @@ from cq.tables.rows import TableRows
 
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
 
-_PARTS: Final[dict[str, Sequence[str]]] = {
-    "distinct": ["estimate"],
-    "theta": ["estimate"],
-    "frequent": ["total"],
-    "quantiles": ["p50", "p99"],
-}
-"""{type of sketches: the numbers to draw}."""
-
 
 def series_chart(config: QueueConfig, last: str, found: Mapping[Any, Sequence[tuple[int, Any]]]) -> str:
     """The chart as SVG; a slot without a value is a gap.
@@ -43,7 +34,7 @@ def series_chart(config: QueueConfig, last: str, found: Mapping[Any, Sequence[tu
     Raises `typer.BadParameter` for more lines than a chart has, and `InvalidData` for values that are no numbers from 0
     on.
     """
-    parts = _PARTS.get(config.value.name, [""])
+    parts = DRAWN.get(config.value.name, [""])
     if len(found) * len(parts) > MAX_LINES:
         raise typer.BadParameter(
             f"a chart has at most {MAX_LINES} lines: give at most {MAX_LINES // len(parts)} keys"
@@ -161,10 +152,9 @@ def _shown(value: Any) -> Any:
 
 def _chart(values: Sequence[Any]) -> str:
     """The values as blocks; empty if they are not numbers from 0 on."""
-    numbers = [value for value in values if value is not None]
-    if not numbers or not all(isinstance(value, int | float | Decimal) and value >= 0 for value in numbers):
-        return ""
-    return sparkline([None if value is None else float(value) for value in values])
+    drawn = [drawable(value) for value in values]
+    is_known = [value is not None for value in values]
+    return sparkline(drawn) if any(is_known) and is_known == [number is not None for number in drawn] else ""
 
 
 def _moment(start: int) -> datetime:

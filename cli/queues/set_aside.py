@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from cq.cli.queues.manage import Yes, config_of, confirm
-from cq.cli.shared.exit_status import refusable
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
 from cq.cli.shared.output import as_word, print_json, quantity, say
@@ -88,8 +87,7 @@ def retry(options: Options, queue: Queue, key: Key = None) -> None:
     """
     db = options.open_store()
     wanted = _found(db, queue, key)
-    with refusable():
-        count = retry_aside(db, queue, wanted)
+    count = retry_aside(db, queue, wanted)
     what = "update or missed report" if count == 1 else "updates and missed reports"
     options.answer(f"retried {count:,} {what} of queue {queue!r}", queue=queue, added=count)
 
@@ -104,8 +102,7 @@ def drop(options: Options, queue: Queue, key: Key = None, yes: Yes = False) -> N
     wanted = _found(db, queue, key)
     of_key = "" if key is None else f" of key {key!r}"
     confirm(f"drop everything that was set aside{of_key} in queue {queue!r}?", yes)
-    with refusable():
-        count = drop_aside(db, queue, wanted)
+    count = drop_aside(db, queue, wanted)
     options.answer(f"dropped {quantity(count, 'piece')} of queue {queue!r}", queue=queue, dropped=count)
 
 

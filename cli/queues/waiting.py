@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cq.admin.queue_status import QueueStatus
 from cq.cli.shared.output import note, progress, quantity, stderr
-from cq.config.flags import read_flags
-from cq.config.queue import read_config
 from cq.errors import ConfigurationError, NotNow
 from cq.keys.link import LinkKeys
 from cq.observers.monitoring.findings import Finding, find_remarks
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.monitoring.store_overview import overview
-from cq.store.api import Database, Transaction
-from cq.store.transact import transact
+from cq.store.api import Database
 
 POLL_SECONDS: Final = 0.2
 _LOOK_SECONDS: Final = 2.0
@@ -55,7 +52,6 @@ def wait_for_workers(
         task = display.add_task(f"waiting for workers to {awaited.what} queue {awaited.queue!r}")
         reporter = _Reporter(db, awaited, lambda text: display.update(task, description=text))
         while True:
-            _refuse_paused(db, awaited.queue)
             reporter.report_if_due()
             if deadline is not None and time.monotonic() > deadline:
                 raise NotNow(
@@ -113,12 +109,16 @@ class _Reporter:
         self._next_look = self._next_line = 0.0
 
     def report_if_due(self) -> None:
-        """Look at the queue and the workers, if the latest look is old enough."""
+        """Look at the queue and the workers, if the latest look is old enough; raises for a pause."""
         now = time.monotonic()
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_SECONDS
         seen = overview(self._db, self._awaited.queue)
+        for each in seen.queues:
+            if each.paused:
+                todo = f"run `cq resume {self._awaited.queue}`, then workers continue"
+                raise ConfigurationError(f"queue {each.name!r} is paused ({each.reason}): {todo}")
         self.left = self._awaited.left(seen.queues)
         text = f"{self.left}: waiting for workers to {self._awaited.what} queue {self._awaited.queue!r}"
         self._show(text)
@@ -130,17 +130,3 @@ class _Reporter:
         if missing != self._missing:
             note(missing or "a worker is at work now")
             self._missing = missing
-
-
-def _refuse_paused(db: Any, queue: str) -> None:
-    """Raise `ConfigurationError` if the queue or a level of it is paused."""
-
-    def read(tr: Transaction) -> None:
-        for name in read_config(tr.snapshot, queue).names:
-            flags = read_flags(tr.snapshot, name)
-            if flags.is_paused(time.time()):
-                raise ConfigurationError(
-                    f"queue {name!r} is paused ({flags.reason}): run `cq resume {queue}`, then workers continue"
-                )
-
-    transact(db, read)

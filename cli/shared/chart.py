@@ -49,6 +49,15 @@ _TIME_STEPS: Final = (
 )
 
 
+DRAWN: Final[Mapping[str, Sequence[str]]] = {
+    "distinct": ["estimate"],
+    "theta": ["estimate"],
+    "frequent": ["total"],
+    "quantiles": ["p50", "p99"],
+}
+"""{type of sketches: the numbers to draw}; of other values, the value itself."""
+
+
 def drawable(value: object) -> float | None:
     """The number as charts draw it; None for what is no number from 0 on, or is too large."""
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):

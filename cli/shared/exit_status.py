@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-from cq.errors import CqError, InvalidData
+from cq.errors import CqError
 
 FAILED: Final = 1
 """An error, or an unhealthy system."""
@@ -24,10 +22,6 @@ class FoundDifference(CqError):
     """A check has found data that differ from what they must be."""
 
 
-class Refused(CqError):
-    """Data in the store do not allow what the command asks for."""
-
-
 def status_of(error: CqError) -> int:
     """The exit status for an error."""
     if isinstance(error, FoundDifference):
@@ -36,12 +30,3 @@ def status_of(error: CqError) -> int:
     # words of the command are right. Without a package it does not help to try again, as with a wrong setting.
     is_wrong = isinstance(error, ValueError | ImportError) and not isinstance(error, LookupError)
     return WRONG_USAGE if is_wrong else FAILED
-
-
-@contextmanager
-def refusable() -> Iterator[None]:
-    """Refused data in the block end the command with status 1: they are in the store, not in the command's words."""
-    try:
-        yield
-    except InvalidData as error:
-        raise Refused(str(error)) from error

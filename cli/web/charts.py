@@ -9,10 +9,9 @@ from typing import Final
 
 from markupsafe import Markup
 
-from cq.cli.shared.chart import drawable, runs_of
+from cq.cli.shared.chart import DRAWN, drawable, runs_of
 from cq.cli.web.reads import KeySeries
 from cq.cli.web.text import NOTHING, age
-from cq.encoding.columns import PARTS
 from cq.errors import CqError
 from cq.observers.top.html import number as score
 
@@ -95,18 +94,15 @@ class Line:
         return [number for number in self.numbers if number is not None]
 
 
-_NUMBERS: Final = ("int", "float", "decimal")
-
-
 def series_line(series: KeySeries) -> Line | None:
     """The chart of a series. A sketch is drawn as its first number.
 
     None if some values are not numbers from 0 on, or are too large for a chart.
     """
-    part = next((each for each in PARTS.get(series.type.name, ()) if each.type in _NUMBERS), None)
+    figure = DRAWN.get(series.type.name, [""])[0]
     try:
         present = {
-            start: drawable(part.cell(value) if part else value)
+            start: drawable(value.figures()[figure] if figure else value)
             for start, value in series.slots
             if value is not None
         }
@@ -116,4 +112,4 @@ def series_line(series: KeySeries) -> Line | None:
         return None
     times = [start for start, _ in series.slots]
     numbers = [present.get(start) for start in times]
-    return Line(f"{part.name if part else 'value'} by {series.level}", times, numbers, score, series.period)
+    return Line(f"{figure or 'value'} by {series.level}", times, numbers, score, series.period)

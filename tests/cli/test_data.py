@@ -486,23 +486,6 @@ def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Her
     assert here("aside", "list", "words", "--json").rows() == []
 
 
-def test_a_refused_drop_fails_because_of_the_store_not_of_its_words(here: Here, cli: Cli) -> None:
-    (cli.folder / "refusing_views.py").write_text(
-        "import cq\napp = cq.App()\n\n"
-        "def refuse(tr, changes):\n    raise ValueError\n\n"
-        "app.queue('views.window', observers=[refuse])\n"
-    )
-    here("configure", "views", "--window", "600/10")
-    here("configure", "views.window", "--app", "refusing_views:app")
-    here("add", "views", "/=1")
-    assert here("worker", "--drain", "--app", "refusing_views:app").status == 0
-
-    ended = here("aside", "drop", "views.window", "--yes")
-
-    assert (ended.status, ended.out) == (1, "")
-    assert "add them again with `cq aside retry views.window`" in ended.err
-
-
 @pytest.mark.parametrize(
     ("command", "hint"),
     [

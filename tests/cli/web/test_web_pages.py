@@ -263,7 +263,7 @@ def test_charts_of_values_have_gaps_and_the_first_numbers_of_sketches() -> None:
         [Frequent.merge(["a", "a", "b"], Frequent.SIZE), None, Frequent.merge(["c"], Frequent.SIZE)],
     )
     assert sketch is not None
-    assert (sketch.title, sketch.numbers) == ("count by 1h", [2, None, 1])
+    assert (sketch.title, sketch.numbers) == ("total by 1h", [3, None, 1])
     for bad in (-1, 10**400, float("inf"), float("nan"), True, "5", {1}):
         assert line("any", [1, bad]) is None
     empty = line("int", [None, 5, None])
