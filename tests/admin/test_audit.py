@@ -32,7 +32,7 @@ from tests.kit.faults import (
     WrappedDatabase,
     WrappedTransaction,
 )
-from tests.kit.queues import STAGING, add, aside, begun, code_of, commits, configured, stored
+from tests.kit.queues import STAGING, add, aside, begun, code_of, configured, stored
 
 
 def total(db: Any, name: str) -> list[int]:
@@ -251,17 +251,6 @@ def test_a_pass_writes_no_more_unless_it_leaves_a_row_out(db: Any, name: str) ->
 
 
 # Turning it on and off
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_no_add_commits_under_a_configuration_before_the_audit(db: Any, name: str, wanted: bool) -> None:
-    cq.configure(db, name, audit=not wanted)
-    tr = db.create_transaction()
-    cq.CombineQueue(name).add(tr, {"a": 1})
-
-    cq.configure(db, name, audit=wanted)
-
-    assert not commits(tr)
 
 
 def test_an_audit_that_is_on_stays_as_it_is(db: Any, name: str) -> None:

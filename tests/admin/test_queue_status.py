@@ -12,7 +12,6 @@ from cq import admin
 from cq.admin import queue_status as module
 from cq.admin.queue_status import QueueStatus, current_version, is_drained, status
 from cq.errors import QueueNotConfigured
-from cq.queue.limits import compare
 from cq.store import sizes
 from cq.testing import drain
 from tests.kit.observing import Seen, app_with
@@ -86,24 +85,6 @@ def test_what_is_under_way_with_a_queue_is_shown(db: Any, name: str) -> None:
     assert status_of(db, name).backfilling == {}
     admin.rebucket(db, name, 2)
     assert status_of(db, name).former_buckets == 4
-
-
-def test_a_queue_that_is_full_says_why(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    admin.limit(db, name, max_bytes=1)
-    add(db, name, {"a": 1})
-    compare(db, name)
-
-    assert status_of(db, name).full == "more than 1 bytes are queued"
-
-
-def test_pauses_are_shown_with_their_reason(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    admin.pause(db, name, "for a while")
-    assert (status_of(db, name).paused, status_of(db, name).reason) == (True, "for a while")
-
-    admin.resume(db, name)
-    assert not status_of(db, name).paused
 
 
 def test_what_was_set_aside_is_counted(db: Any, name: str) -> None:

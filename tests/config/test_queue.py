@@ -18,7 +18,6 @@ from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
     ConfigurationConflict,
-    CorruptData,
     InvalidConfiguration,
     QueueNotConfigured,
 )
@@ -98,25 +97,10 @@ def test_a_pause_disturbs_no_add(db: Any, name: str) -> None:
     assert not transact(db, lambda tr: read_flags(tr, name)).paused
 
 
-def test_only_configured_queues_can_be_paused(db: Any, name: str) -> None:
-    with pytest.raises(QueueNotConfigured):
-        admin.pause(db, name)
-    with pytest.raises(QueueNotConfigured):
-        admin.resume(db, name)
-
-
 def test_a_newer_format_asks_for_an_upgrade(db: Any, name: str) -> None:
     transact(db, lambda tr: tr.set(QueueKeys(name).config, codec.encode({"format": 99})))
 
     with pytest.raises(CodeMismatch, match="upgrade cq"):
-        transact(db, lambda tr: read_config(tr, name))
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff", b"\x01", b"\xa0"])
-def test_a_foreign_configuration_is_called_corrupt(db: Any, name: str, content: bytes) -> None:
-    transact(db, lambda tr: tr.set(QueueKeys(name).config, content))
-
-    with pytest.raises(CorruptData):
         transact(db, lambda tr: read_config(tr, name))
 
 
@@ -164,13 +148,6 @@ def test_an_application_declares_its_queues_and_feeds_once(db: Any, name: str) -
     app.configure(db, name, expire=60)
     assert configured(db, name).observers == first.observers
     assert configured(db, name).expiry is not None
-
-
-@pytest.mark.parametrize("stored", [b"\xff", codec.encode(["paused"]), codec.encode({"pausing": True})])
-def test_flags_that_cq_did_not_write_are_corrupt_data(stored: bytes) -> None:
-    """As workers expect it: they leave the queue alone, and say why."""
-    with pytest.raises(CorruptData):
-        Flags.from_bytes(stored)
 
 
 def test_configure_returns_the_queue_with_its_own_combiner(db: Any, name: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -114,22 +112,6 @@ def test_the_largest_key_is_taken_and_a_larger_one_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "value"),
-    [
-        (int, 2**70), (float, 0.5), (Decimal, Decimal("1.10")), (str, "é"), (bytes, b"\x00"), (bool, True),
-        (list, [1, [2]]), (dict, {"a": 1}), (set, {1, "a", (1, 2)}), (datetime, datetime(2026, 1, 2, tzinfo=UTC)),
-        ("any", 1), (object, "a"),
-    ],
-)  # fmt: skip
-def test_values_of_each_type_are_checked_and_come_back(spec: object, value: Any) -> None:
-    ValueType.parse(spec).check(value)
-
-    back = codec.decode(codec.encode_value(value))
-    assert back == value
-    assert type(back) is type(value)
-
-
-@pytest.mark.parametrize(
     ("spec", "value"), [(int, True), (int, 1.0), (str, b""), (float, 1), (dict, []), ("any", None)]
 )
 def test_a_value_of_another_type_is_refused(spec: object, value: object) -> None:
@@ -148,22 +130,7 @@ def test_an_unknown_value_type_is_refused() -> None:
         ValueType.parse("complex")
 
 
-def test_what_cbor_cannot_carry_is_refused() -> None:
-    with pytest.raises(InvalidData, match="CBOR"):
-        codec.encode(object())
-
-
-def test_a_value_beyond_the_limit_is_refused() -> None:
-    with pytest.raises(TooLarge, match="100,000"):
-        codec.encode_value(b"x" * 100_000)
-
-
 @pytest.mark.parametrize("once", ["", b"", "x" * 1001, 7, None, bytearray(b"x")])
 def test_a_bad_operation_id_is_refused(once: object) -> None:
     with pytest.raises(InvalidData, match="operation id"):
         codec.encode_operation(once)
-
-
-def test_operation_ids_are_str_or_bytes() -> None:
-    assert codec.encode_operation("é") == "é".encode()
-    assert codec.encode_operation(b"\x00") == b"\x00"

@@ -29,12 +29,3 @@ def test_it_remembers_what_is_not_large() -> None:
     cache.update(b"token", {b"c": b"3"}, {b"a": None})
 
     assert (cache.values, cache.staged) == ({b"a": b"1", b"c": b"3"}, {b"a": None})
-
-
-def test_it_is_valid_for_its_own_token_alone() -> None:
-    cache = BucketCache()
-    assert not cache.is_valid(b"")
-    cache.update(b"token", {}, {})
-    assert (cache.is_valid(b"token"), cache.is_valid(b"other"), cache.is_valid(b"")) == (True, False, False)
-    cache.invalidate()
-    assert not cache.is_valid(b"token")

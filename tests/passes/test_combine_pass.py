@@ -365,44 +365,6 @@ def test_a_union_that_grows_past_the_limit_is_set_aside_with_its_updates(db: Any
     assert transact(db, lambda tr: queue.get(tr, "small")) == set(range(15))
 
 
-def test_rows_that_cq_has_not_written_are_set_aside(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1)
-    queue = QueueKeys(name)
-
-    def write(tr: Any) -> None:
-        for number, value in enumerate(
-            (b"\xff", b"\x01", codec.encode([None, 1, 1]), codec.encode(["op", b"a", 1]))
-        ):
-            tr.set_versionstamped_key(queue.new_row(1, 0, number), value)
-        tr.set_versionstamped_key(queue.new_row(1, 0, 9), b"\x9f" + bytes(99_000))
-
-    transact(db, write)
-    add(db, name, {"a": 1})
-    combine_all(db, name)
-
-    assert values(db, name) == {"a": 1}
-    assert {each.encoded_key for each in aside(db, name)} == {b""}
-    assert len(aside(db, name)) >= 5
-    assert nothing_queued(db, name)
-
-
-def test_a_row_from_the_future_is_left_where_it_is(db: Any, name: str) -> None:
-    """Such a row was copied here; clearing behind it could take a concurrent add's row along."""
-    cq.configure(db, name, buckets=1)
-    queue = QueueKeys(name)
-    future = queue.rows(1, 0)[0] + b"\x7f" + bytes(17)
-    add(db, name, {"a": 1})
-    transact(db, lambda tr: tr.set(future, codec.encode([None, codec.encode("a"), 100])))
-
-    result = one_pass(db, name)
-
-    assert result.found_copied
-    assert not result.more
-    assert values(db, name) == {"a": 1}
-    assert [key for key, _ in stored(db, queue.all_rows())] == [future]
-    assert stored(db, queue.notifications()) != []
-
-
 def test_a_pass_of_other_code_than_configured_is_refused(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     code = code_of(db, name)
@@ -422,14 +384,6 @@ def _renamed(config: admin.QueueConfig, name: str) -> admin.QueueConfig:
         observers=config.observers,
         buckets=config.buckets,
     )
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"\x80", codec.encode([b"", 1, b"", 0, {}]), codec.encode([b"", True, b""])]
-)
-def test_a_foreign_state_is_called_corrupt(data: bytes) -> None:
-    with pytest.raises(cq.errors.CorruptData):
-        BucketState.from_bytes(data)
 
 
 @pytest.mark.parametrize("missed", [False, True])

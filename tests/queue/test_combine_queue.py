@@ -267,17 +267,6 @@ def test_items_come_in_pages_each_key_once(db: Any, name: str) -> None:
             transact(db, partial(queue.items, limit=limit))
 
 
-def test_reads_work_through_snapshots(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = cq.CombineQueue(name)
-    transact(db, lambda tr: queue.add(tr, {"a": 2}))
-    drain(db, name)
-
-    assert transact(db, lambda tr: queue.get(tr.snapshot, "a")) == 2
-    assert transact(db, lambda tr: queue.get(tr.snapshot, "a", pending=True)) == 2
-    assert transact(db, lambda tr: queue.items(tr.snapshot)).items == [("a", 2)]
-
-
 class TestOnce:
     """Operation ids: of all transactions that add with one, only the first to commit counts."""
 
@@ -325,12 +314,3 @@ class TestOnce:
         drain(db, name)
 
         assert dict(queue.scan(db)) == {}
-
-    def test_ids_of_different_queues_are_apart(self, db: Any, name: str) -> None:
-        first, second = cq.CombineQueue(name), cq.CombineQueue(f"{name}-2")
-        for queue in (first, second):
-            cq.configure(db, queue.name)
-            add(db, queue.name, {"a": 1}, once="op")
-            drain(db, queue.name)
-
-        assert dict(first.scan(db)) == dict(second.scan(db)) == {"a": 1}

@@ -7,28 +7,11 @@ from typing import Any
 import pytest
 
 import cq
-from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
-from tests.kit.observing import Seen, app_of, app_with, failing
+from tests.kit.observing import app_of, app_with, failing
 from tests.kit.queues import add, aside, combine_all, get, nothing_queued
-
-
-def test_what_is_retried_after_its_cause_is_mended_counts(db: Any, name: str) -> None:
-    app = app_with(db, name, Seen("ab").observer, buckets=2)
-    add(db, name, {"a": 1, "b": 2, "c": 3}, {"a": 4})
-    combine_all(db, name, app)
-    assert {codec.decode(each.encoded_key): sum(each.updates) for each in aside(db, name)} == {"a": 5, "b": 2}
-
-    assert retry_aside(db, name, "a") >= 1
-    combine_all(db, name, Seen().app(name))
-
-    assert get(db, name, "a") == 5
-    assert [codec.decode(each.encoded_key) for each in aside(db, name)] == ["b"]
-    assert drop_aside(db, name) == 1
-    assert aside(db, name) == []
-    assert get(db, name, "b") is None
 
 
 def test_pieces_of_large_updates_come_back_in_order(db: Any, name: str) -> None:
@@ -55,11 +38,3 @@ def test_a_row_that_cannot_be_read_can_only_be_dropped(db: Any, name: str) -> No
     assert len(aside(db, name)) == 1
     assert drop_aside(db, name) == 1
     assert nothing_queued(db, name)
-
-
-def test_keys_of_another_type_and_unknown_queues_are_refused(db: Any, name: str) -> None:
-    with pytest.raises(cq.errors.QueueNotConfigured):
-        drop_aside(db, name)
-    cq.configure(db, name)
-    with pytest.raises(cq.InvalidData):
-        drop_aside(db, name, 7)
