@@ -10,7 +10,7 @@ import typer
 
 from cq import admin
 from cq.admin.levels import with_levels as configs_with_levels
-from cq.admin.purging import is_purging, purging_buckets
+from cq.admin.purging import purging_buckets
 from cq.admin.queue_status import is_drained
 from cq.cli.queues.waiting import POLL_SECONDS, AwaitedWork, queued, wait_for_workers
 from cq.cli.shared.help import CommandSet
@@ -75,7 +75,7 @@ def purge(options: Options, queue: Queue, yes: Yes = False, wait: Wait = True) -
         awaited = AwaitedWork(
             queue, "purge", lambda found: quantity(purging_buckets(db, queue), "bucket"), after
         )
-        wait_for_workers(db, awaited, lambda: not is_purging(db, queue))
+        wait_for_workers(db, awaited, lambda: not purging_buckets(db, queue))
     _print_done(options, config, "purged" if wait else "being purged")
 
 

@@ -41,8 +41,7 @@ def switch(tr: Transaction, current: QueueConfig, combiner: Combiner) -> QueueCo
     Raises `NotNow` while another change of the queue is in progress, and `InvalidConfiguration` for a level of a
     roll-up.
     """
-    if current.level_of is not None:
-        current.level_of.refuse(current.name, "change the combiner of")
+    current.refuse_level("change the combiner of")
     for each in with_levels(tr, current):
         refuse_unless_settled(tr, each)
         changed = _switched(each, combiner)

@@ -37,8 +37,8 @@ def with_levels_of(
     if window is not None:
         changed = replace(changed, window=window or None)
         _check_window(current, changed)
-    if changed.is_timed and current.level_of is not None:
-        current.level_of.refuse(current.name, "give a window or a roll-up to")
+    if changed.is_timed:
+        current.refuse_level("give a window or a roll-up to")
     longest = max(map(len, changed.level_names), default=0)
     if longest > MAX_NAME:
         raise InvalidConfiguration(
@@ -122,18 +122,12 @@ def refuse_level_change(before: QueueConfig, after: QueueConfig) -> None:
             f"'{before.level_of.queue}.window', which has the totals"
         )
     if after.expiry != before.expiry:
-        before.level_of.refuse(before.name, "configure")
+        before.refuse_level("configure")
     if before.lists_keys and after.observers:
         raise InvalidConfiguration(
             f"no pass has the totals of queue {before.name!r}, as each read merges the slices of the window: configure "
             f"the observers of queue '{before.level_of.queue}.slices', which has a value for each key and slice"
         )
-
-
-def refuse_level(config: QueueConfig, verb: str) -> None:
-    """Raises `InvalidConfiguration` for a level: an operator must `verb` it together with its queue."""
-    if config.level_of is not None:
-        config.level_of.refuse(config.name, verb)
 
 
 def with_levels(tr: TransactionRead, config: QueueConfig) -> list[QueueConfig]:

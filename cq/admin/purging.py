@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cq import keys
 from cq.admin.backfill import read_states
-from cq.admin.levels import refuse_level, with_levels
+from cq.admin.levels import with_levels
 from cq.config.parts import Purges
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.errors import NotNow, QueueNotConfigured
@@ -40,7 +40,7 @@ def purge(db: Database | Transaction, name: str) -> QueueConfig:
 @transactional
 def _purge(tr: Transaction, name: str) -> QueueConfig:
     config = read_config(tr, name)
-    refuse_level(config, "purge")
+    config.refuse_level("purge")
     marked, *_ = [_mark(tr, each) for each in with_levels(tr, config)]
     return marked
 
@@ -64,33 +64,23 @@ def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     return changed
 
 
-def is_purging(db: Database, name: str) -> bool:
-    """Whether a purge of a queue, or of a level of it, is unfinished in any bucket. Raises `QueueNotConfigured`."""
-    return purging_buckets(db, name) > 0
-
-
 def purging_buckets(db: Database, name: str) -> int:
     """The number of buckets, with those of levels, in which a purge is unfinished. Raises `QueueNotConfigured`."""
 
     def read(tr: Transaction) -> int:
-        configs = with_levels(tr.snapshot, read_config(tr.snapshot, name))
-        return sum(_count_purging(tr.snapshot, each) for each in configs)
+        return sum(count_purging(tr.snapshot, each) for each in with_levels(tr, read_config(tr, name)))
 
     return transact(db, read)
 
 
-def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
-    """Whether a purge of any bucket is pending or in progress."""
-    return _count_purging(tr, config) > 0
-
-
 def refuse_while_purging(tr: TransactionRead, config: QueueConfig) -> None:
     """Raises `NotNow` while a purge of any bucket is pending or in progress."""
-    if read_purging(tr, config):
+    if count_purging(tr, config):
         raise NotNow(f"queue {config.name!r} is still being purged: run workers, and try again later")
 
 
-def _count_purging(tr: TransactionRead, config: QueueConfig) -> int:
+def count_purging(tr: TransactionRead, config: QueueConfig) -> int:
+    """The number of buckets of this queue in which a purge is pending or in progress."""
     if config.purges.generation != config.generation:
         return 0
     return sum(needs_purge(config, state) for state in read_states(tr, config))
@@ -105,7 +95,7 @@ def delete(db: Database, name: str) -> None:
 
     def clear(tr: Transaction) -> None:
         config = read_config(tr, name)
-        refuse_level(config, "delete")
+        config.refuse_level("delete")
         for each in with_levels(tr, config):
             clear_queue(tr, each)
 

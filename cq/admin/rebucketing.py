@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cq.admin.backfill import backfill_progress
-from cq.admin.levels import refuse_level, with_levels
+from cq.admin.levels import with_levels
 from cq.admin.purging import refuse_while_purging
 from cq.config.parts import MAX_BUCKETS, Shape
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
@@ -46,7 +46,7 @@ def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
 
     def run(tr: Transaction) -> QueueConfig:
         config = read_config(tr, name)
-        refuse_level(config, "rebucket")
+        config.refuse_level("rebucket")
         changed, *_ = [_rebucket(tr, each, buckets) for each in with_levels(tr, config)]
         return changed
 

@@ -21,7 +21,7 @@ from cq.config.rollup import LevelOf, LevelPart, RollUp, RollUpLevel
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
-from cq.errors import CorruptData, CqError, NotNow, QueueNotConfigured, WritesUnreadable
+from cq.errors import CorruptData, CqError, InvalidConfiguration, NotNow, QueueNotConfigured, WritesUnreadable
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.nearest import nearest
 from cq.observer import kind_of
@@ -217,6 +217,14 @@ class QueueConfig:
     def names(self) -> list[str]:
         """Its own name, and those of its levels and of the parts of its window."""
         return [self.name, *self.level_names]
+
+    def refuse_level(self, verb: str) -> None:
+        """Raise `InvalidConfiguration` for a level: an operator must `verb` it together with its queue."""
+        if (level := self.level_of) is not None:
+            raise InvalidConfiguration(
+                f"queue {self.name!r} belongs to the {'roll-up' if level.is_period else 'window'} of queue "
+                f"{level.queue!r}: {verb} queue {level.queue!r}, which includes it"
+            )
 
     @property
     def slices_name(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from cq.durations import FOREVER, MAX_SECONDS, duration, is_seconds, seconds_of
 from cq.encoding.cbor import array_head, encode_ints
@@ -163,13 +163,6 @@ class LevelOf(NamedTuple):
     def is_window(self) -> bool:
         """Whether it has the keys in a window."""
         return self.part is LevelPart.WINDOW
-
-    def refuse(self, name: str, verb: str) -> NoReturn:
-        """Raise `InvalidConfiguration` for the level of this name: an operator must `verb` it with its queue."""
-        raise InvalidConfiguration(
-            f"queue {name!r} belongs to the {'roll-up' if self.is_period else 'window'} of queue {self.queue!r}: "
-            f"{verb} queue {self.queue!r}, which includes it"
-        )
 
     def to_stored(self) -> list[Any]:
         """The value in a stored configuration."""

@@ -131,6 +131,5 @@ def config_for_adds(tr: TransactionRead, name: str) -> QueueConfig:
     updates of its queue.
     """
     config = read_config(tr, name)
-    if config.level_of is not None:
-        config.level_of.refuse(name, "add to")
+    config.refuse_level("add to")
     return config

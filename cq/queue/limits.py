@@ -67,8 +67,7 @@ def limit(
 
     def change(tr: Transaction) -> None:
         config = read_config(tr, name)
-        if config.level_of is not None and not seconds is size is None:
-            config.level_of.refuse(name, "limit")
+        config.refuse_level("limit")
         change_flags(tr, name, max_seconds=seconds, max_bytes=size, when_full=when_full)
         limited = read_flags(tr, name).is_limited
         if config.limited != limited:

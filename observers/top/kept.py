@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from cq.admin.purging import read_purging
+from cq.admin.purging import count_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import SLICES, WindowSpec
 from cq.durations import Span, duration, seconds_of
@@ -60,7 +60,7 @@ class KeptClouds(NamedTuple):
         if window is not None:
             least = step_of(window)
             keep, step = max(keep, window.width + least), min(step, least) if keep else least
-        if not keep or read_purging(tr.snapshot, read_config(tr, config.name)):
+        if not keep or count_purging(tr.snapshot, read_config(tr, config.name)):
             return None
         return cls(keep, step)
 

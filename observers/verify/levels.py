@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.admin.purging import read_purging
+from cq.admin.purging import count_purging
 from cq.combiners import built_in_combiner
 from cq.config.queue import QueueConfig
 from cq.config.rollup import LevelOf, key_without_time
@@ -118,7 +118,7 @@ def _busy(snapshot: TransactionRead, config: QueueConfig) -> str:
     for what, bounds in ranges.items():
         if snapshot.get_range(*bounds, limit=1).to_list():
             return f"{what} in queue {config.name!r}"
-    return f"queue {config.name!r} is being purged" if read_purging(snapshot, config) else ""
+    return f"queue {config.name!r} is being purged" if count_purging(snapshot, config) else ""
 
 
 def _values(piece: Piece, config: QueueConfig, limit: int) -> dict[Any, Any] | None:

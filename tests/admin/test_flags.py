@@ -109,7 +109,6 @@ def test_a_level_has_no_limit_of_its_own(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
     with pytest.raises(InvalidConfiguration, match=f"limit queue '{name}', which includes it"):
         admin.limit(db, f"{name}.1m", max_bytes=5)
-    admin.limit(db, f"{name}.1m")  # removes one that it may have from an earlier version
 
 
 def test_a_deletion_whose_result_is_unknown_is_done(db: Any, name: str) -> None:

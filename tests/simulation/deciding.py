@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq.admin.purging import is_purging
+from cq.admin.purging import purging_buckets
 from cq.deciders.decider import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.passes.plan import Limits
@@ -294,7 +294,7 @@ class Deciding(Recount):
 
     def look(self) -> None:
         """Raises `Violation` unless the values are the states."""
-        if is_purging(self.inner, REQUESTS):
+        if purging_buckets(self.inner, REQUESTS):
             return
         states = {key: state for key, state in self.states.items() if state is not None}
         if (found := self.stored(REQUESTS)) != states:

@@ -11,7 +11,7 @@ import cq
 from cq import admin
 from cq.admin.audit import audit_findings
 from cq.admin.backfill import is_settled
-from cq.admin.purging import is_purging
+from cq.admin.purging import purging_buckets
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import NotReady
@@ -72,7 +72,7 @@ def left(world: World) -> str:
         world.table_copy.rebuild_if_stopped()
     if queued := _queued(world):
         return queued
-    if any(is_purging(world.inner, name) for name in world.models):
+    if any(purging_buckets(world.inner, name) for name in world.models):
         return "a purge"
     return _behind(world)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq.admin.purging import is_purging
+from cq.admin.purging import purging_buckets
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
 from cq.keys import QueueKeys, below
@@ -213,7 +213,7 @@ class Expiries(Recount):
             )
             if name != PEAKS and view != values:
                 raise Violation(f"{name}: the observer has {view}, and stored is {values}")
-            if is_purging(self.inner, name):
+            if purging_buckets(self.inner, name):
                 continue
             found = {key: _COMBINED[name](parts) for key, parts in self.parts(name).items()}
             of_updates = {key: [each.number for each in some] for key, some in expected.updates.items()}

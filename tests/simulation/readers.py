@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cq
 from cq.admin.audit import audit_findings
 from cq.admin.backfill import current_generation
-from cq.admin.purging import read_purging
+from cq.admin.purging import count_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.keys.missed import MissedKeys
 from cq.observers.top.ranking import Ranking
@@ -53,7 +53,7 @@ class Readers:
         config = read_config(tr.snapshot, model.name)
         queue = cq.CombineQueue(model.name, combiner=CONCATENATE if model.name == TEXTS else None)
         value = queue.get(tr if self.rng.random() < 0.5 else tr.snapshot, key, pending=True)
-        if read_purging(tr.snapshot, config):
+        if count_purging(tr.snapshot, config):
             return 0, None
         return tr.get_read_version().wait(), value
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import admin
-from cq.admin.purging import is_purging
+from cq.admin.purging import purging_buckets
 from cq.config.queue import read_config
 from cq.keys import below
 from cq.keys.missed import MissedKeys
@@ -263,7 +263,7 @@ class Recount(Scenario):
         for name in self.names:
             if found := first_row(snapshot, self.ranges(name)):
                 return f"{name}: {found}"
-        return next((f"a purge of {name}" for name in self.queues if is_purging(self.inner, name)), "")
+        return next((f"a purge of {name}" for name in self.queues if purging_buckets(self.inner, name)), "")
 
     def ranges(self, name: str) -> dict[str, tuple[bytes, bytes]]:
         """{name: range of keys} of a queue in which nothing is left at the end."""

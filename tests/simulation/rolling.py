@@ -22,7 +22,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 import cq
-from cq.admin.purging import is_purging
+from cq.admin.purging import purging_buckets
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUp, RollUpLevel
 from cq.observers.verify import levels
@@ -294,7 +294,7 @@ class Hits(Recount):
 
     def look(self) -> None:
         """Raises `Violation` unless each period that is kept has its hits, with those that are queued."""
-        if is_purging(self.inner, HITS):
+        if purging_buckets(self.inner, HITS):
             return
         queued = self._queued()
         for level in self.levels.values():

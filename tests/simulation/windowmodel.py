@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
-from cq.admin.purging import read_purging
+from cq.admin.purging import count_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys, version_of
 from cq.keys.missed import MissedKeys
@@ -189,7 +189,7 @@ def is_settled(snapshot: TransactionRead, name: str) -> bool:
     config = read_config(snapshot, name)
     parts = [each for each in config.level_names if each in (config.slices_name, config.totals_name)]
     configs = [read_config(snapshot, each) for each in (name, *config.level_names)]
-    return not any(read_purging(snapshot, each) for each in configs) and not any(
+    return not any(count_purging(snapshot, each) for each in configs) and not any(
         read_aside(snapshot, each, limit=1) or missed_any(snapshot, each) for each in parts
     )
 

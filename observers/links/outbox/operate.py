@@ -84,8 +84,7 @@ def init(db: Database, queue: str, settings: OutboxSettings) -> list[str]:
 
 def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
     config = read_config(tr.snapshot, queue)  # raises if the queue does not exist
-    if config.level_of is not None:
-        config.level_of.refuse(queue, "give an outbox to")
+    config.refuse_level("give an outbox to")
     return read_settings(tr.snapshot, queue)
 
 
