@@ -94,15 +94,13 @@ def count_values(snapshot: TransactionRead, name: str) -> RangeSize:
 
 def refuse_repeats(tr: Transaction, name: str, again: Collection[RepeatedObserver]) -> None:
     """Raises `InvalidConfiguration` if one of these observers would silently count values of the queue twice."""
-    kept = [each for each in again if not each.is_cleared]
-    if not kept:
-        return
-    if not _has_values(tr, name):
-        return
-    reports = RepeatedReports(name, *_size(tr.snapshot, name), tuple(kept))
-    raise InvalidConfiguration(
-        f"{reports}: give it `clear`, or confirm with report_again=True, or by `cq configure`"
-    )
+    kept = tuple(each for each in again if not each.is_cleared)
+    if kept and _has_values(tr, name):
+        found = count_values(tr.snapshot, name)
+        raise InvalidConfiguration(
+            f"{RepeatedReports(name, found.rows, found.exact, kept)}: give it `clear`, or confirm with "
+            "report_again=True, or by `cq configure`"
+        )
 
 
 def refuse_recounts(tr: Transaction, before: QueueConfig, after: QueueConfig) -> None:
@@ -126,8 +124,3 @@ def _has_values(tr: Transaction, name: str) -> bool:
         return True
     tr.add_read_conflict_range(*bounds)
     return False
-
-
-def _size(snapshot: TransactionRead, name: str) -> tuple[int, bool]:
-    found = count_values(snapshot, name)
-    return found.rows, found.exact

@@ -548,7 +548,11 @@ def refuse_while_rebucketing(config: QueueConfig) -> None:
 
 def notify_all(tr: Transaction, config: QueueConfig) -> None:
     """Notify all buckets, so that a pass checks each of them."""
+    notify(tr, config, range(config.buckets))
+
+
+def notify(tr: Transaction, config: QueueConfig, buckets: Iterable[int]) -> None:
+    """Notify buckets of the configuration's shape."""
     queue = QueueKeys(config.name)
-    for bucket in range(config.buckets):
-        key = queue.notification(config.generation, bucket)
-        tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)
+    for bucket in buckets:
+        tr.set_versionstamped_value(queue.notification(config.generation, bucket), INCOMPLETE_VERSIONSTAMP)

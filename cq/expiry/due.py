@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from cq import keys, runtime
+from cq import runtime
 from cq.config.expiry import ExpirySpec
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import QueueConfig, notify, read_config
 from cq.encoding.hashing import bucket_at, bucket_bounds
 from cq.expiry.index import ExpiryIndex
-from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys, hash_of, parse_count
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -177,7 +176,7 @@ def _notify_due(tr: Transaction, name: str, position: bytes) -> Notified | None:
     for _ in range(_NOTIFIED):
         rows = tr.snapshot.get_range(begin, end, limit=1).to_list()
         if not rows:
-            _notify(tr, config, buckets)
+            notify(tr, config, sorted(buckets))
             is_any = bool(buckets or position)
             seconds = AGAIN_SECONDS if is_any else _seconds_to_next(tr.snapshot, config.expiry, index, now)
             return Notified(len(buckets), b"", seconds)
@@ -186,15 +185,8 @@ def _notify_due(tr: Transaction, name: str, position: bytes) -> Notified | None:
         buckets.add(bucket)
         # The next entry of another bucket or time.
         begin = min(index.entries_of(time, 0, bucket_bounds(config.buckets, bucket)[1])[1], end)
-    _notify(tr, config, buckets)
+    notify(tr, config, sorted(buckets))
     return Notified(len(buckets), begin, 0.0)
-
-
-def _notify(tr: Transaction, config: QueueConfig, buckets: set[int]) -> None:
-    queue = QueueKeys(config.name)
-    for bucket in sorted(buckets):
-        key = queue.notification(config.generation, bucket)
-        tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def _seconds_to_next(snapshot: TransactionRead, spec: ExpirySpec, index: ExpiryKeys, now: float) -> float:

@@ -265,9 +265,6 @@ class NewValues:
         ]
 
 
-NO_VALUES: Final = NewValues((), (), (), ())
-
-
 def new_values(
     combiner: Combiner,
     kind: ValueType,

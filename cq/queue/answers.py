@@ -21,12 +21,12 @@ import cbor2
 
 from cq import runtime
 from cq.config.flags import read_flags
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import QueueConfig, notify, read_config
 from cq.durations import Span
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at
 from cq.errors import CorruptData, DecisionFailed, NoAnswer, Withdrawn
-from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
+from cq.keys import VERSIONSTAMP_BYTES, QueueKeys, version_of
 from cq.keys.answers import AnswerKeys, group_of, position_of
 from cq.keys.membership import alive_seconds, workers
 from cq.plain_text import message_of
@@ -244,13 +244,12 @@ def _mark(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
     """Mark a request as withdrawn; if it has an answer, return this instead."""
     config = read_config(tr, name)
     decider_of(config)
-    queue = QueueKeys(name)
     found = read_answers(tr.snapshot, name, [ticket]).get(ticket)
     if found is not None:
         return found
     tr.set(AnswerKeys(name).withdrawn(ticket), b"")
     for shape, bucket in _buckets(config, ticket):
-        tr.set_versionstamped_value(queue.notification(shape.generation, bucket), INCOMPLETE_VERSIONSTAMP)
+        notify(tr, shape, [bucket])
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 from cq import keys
 from cq.arguments import check_limit, repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
-from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
+from cq.config.queue import Named, QueueConfig, read_config, refuse_while_rebucketing
 from cq.durations import Span
 from cq.encoding import codec
 from cq.errors import CodeMismatch, InvalidData
@@ -20,7 +20,7 @@ from cq.queue.pending import read_pending_updates
 from cq.queue.requests import Request, decider_of, operation_of, operations_of
 from cq.queue.shared_adds import AddCall, add_now
 from cq.queue.shared_asks import AskCall, answer_to
-from cq.queue.slots import combined, plan_slots, read_slots
+from cq.queue.slots import combined, decoded, plan_slots, read_slots
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Value
 from cq.store.bounded_reads import pages
 from cq.store.reads import snapshot_of
@@ -300,7 +300,7 @@ class CombineQueue(Generic[K, V]):
         current = tr.get(self.keys.value(encoded))
         if pending:
             return self._with_pending(tr, config, encoded, key, current)
-        found: V | None = None if current.value is None else codec.decode(current.value)
+        found: V | None = decoded(current)
         return found
 
     def get_many(self, tr: TransactionRead, wanted: Collection[K]) -> dict[K, V | None]:
@@ -311,10 +311,7 @@ class CombineQueue(Generic[K, V]):
         config = read_config(snapshot_of(tr), self.name)
         encode = config.key.encoder()
         futures = {key: tr.get(self.keys.value(encode(key))) for key in repeatable(wanted, "keys")}
-        return {
-            key: None if future.value is None else codec.decode(future.value)
-            for key, future in futures.items()
-        }
+        return {key: decoded(future) for key, future in futures.items()}
 
     def merged(self, tr: TransactionRead, wanted: Collection[K]) -> V | None:
         """The combination of the last reported values of several keys: their sum, the union of their sketches ...
@@ -326,9 +323,8 @@ class CombineQueue(Generic[K, V]):
         `CombineQueue` was not given.
         """
         combiner = own_combiner(self, read_config(snapshot_of(tr), self.name))
-        values = [value for value in self.get_many(tr, wanted).values() if value is not None]
-        value: V | None = combiner.combine(None, values) if values else None
-        return None if value is None or combiner.is_empty(value) else value
+        value: V | None = combined(combiner, None, self.get_many(tr, wanted).values())
+        return value
 
     def items(self, tr: TransactionRead, *, limit: int = 1000, after: bytes | None = None) -> Page[K, V]:
         """Up to `limit` keys with their last reported values, or about 1 MB of them, in hash order, after `after`.
@@ -480,10 +476,7 @@ def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
 def combiner_of_updates(queue: HasCombiner, config: QueueConfig) -> Combiner:
     """This process's combiner for updates that are yet to be added; raises as `own_combiner`, except for `NotNow`."""
     combiner = queue.combiner or built_in_combiner(config.combiner.name)
-    if combiner is None or (combiner.name, combiner.version) != (
-        config.combiner.name,
-        config.combiner.version,
-    ):
+    if combiner is None or Named(combiner.name, combiner.version) != config.combiner:
         raise CodeMismatch(
             f"queue {queue.name!r} asks for the combiner {config.combiner}: "
             "give it as CombineQueue(name, combiner=...) to combine updates here"

@@ -17,12 +17,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import QueueConfig, notify, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData
 from cq.failure import KeyFailure
-from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, place, places
+from cq.keys import after, place, places
 from cq.keys.missed import MissedKeys
 from cq.observer import Change
 from cq.queue.bucket_state import BucketState, fresh_token
@@ -252,15 +252,14 @@ def _each_page(db: Database, name: str, encoded: bytes | None, *, retry: bool) -
 def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: bool) -> tuple[bool, int]:
     """Clear the next notes; returns whether there are more, and the number of keys dropped or retried."""
     config = read_config(tr, name)
-    keys, queue = MissedKeys(name), QueueKeys(name)
+    keys = MissedKeys(name)
     found, is_more = _first_notes(tr, config, encoded)
     for key in found:
         tr.clear(keys.note(place(key)))
     due = [key for key, is_missed in _are_missed(tr, config, found) if is_missed] if retry else []
     for key in due:
         tr.set(keys.retry(place(key)), b"")
-    for bucket in {bucket_of(key, config.buckets) for key in due}:
-        tr.set_versionstamped_value(queue.notification(config.generation, bucket), INCOMPLETE_VERSIONSTAMP)
+    notify(tr, config, {bucket_of(key, config.buckets) for key in due})
     return is_more, len(due if retry else found)
 
 

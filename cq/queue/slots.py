@@ -103,7 +103,7 @@ def read_slots(
     for key, values in futures.items():
         slots = [values[at : at + each] for at in range(0, len(values), each)]
         found[key] = [
-            (start, combined(code, key, map(_decoded, slot)))
+            (start, combined(code, key, map(decoded, slot)))
             for start, slot in zip(plan.starts, slots, strict=True)
         ]
     return found
@@ -118,7 +118,8 @@ def combined(combiner: Combiner | None, key: Any, values: Any) -> Any:
     return None if combiner.is_empty(value) else value
 
 
-def _decoded(value: Value) -> Any:
+def decoded(value: Value) -> Any:
+    """The value of a read, None if the key has none."""
     return None if value.value is None else codec.decode(value.value)
 
 

@@ -43,12 +43,6 @@ def test_an_observer_enabled_later_is_told_of_all_values(db: Any, name: str) -> 
     assert current(db, name, "seen") == 1
 
 
-def test_an_observer_of_a_new_queue_is_current_at_once(db: Any, name: str) -> None:
-    Seen().app(name).configure(db, name)
-
-    assert current(db, name, "seen") == 1
-
-
 def test_a_value_that_an_observer_cannot_be_told_of_holds_nobody_up(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {f"k{number}": 1 for number in range(30)})
@@ -111,12 +105,6 @@ def test_an_observer_can_be_rebuilt_and_removed(db: Any, name: str) -> None:
     assert current(db, name, "seen") is None
     assert transact(db, lambda tr: read_config(tr, name)).observers == ()
     combine_all(db, name)
-
-
-def test_leaving_observers_out_leaves_them_as_they_are(db: Any, name: str) -> None:
-    Seen().app(name).configure(db, name, buckets=2)
-
-    assert [each.name for each in configured(db, name, buckets=2).observers] == ["seen"]
 
 
 def test_buckets_remember_nothing_of_old_observers(db: Any, name: str) -> None:

@@ -36,7 +36,6 @@ from tests.kit.queues import (
     combine_all,
     commits,
     configured,
-    get,
     put,
     stored,
     values,
@@ -431,14 +430,6 @@ def test_the_status_has_the_number_of_expired_keys(db: Any, name: str, clock: Cl
     assert status(db, name)[0].expiry == ExpiryStatistics(2, 0.0)
     configured(db, name, expire=False)
     assert status(db, name)[0].expiry is None
-
-
-def test_a_queue_without_expiry_has_no_index(db: Any, name: str) -> None:
-    configured(db, name)
-    add(db, name, {"a": 1})
-    combine_all(db, name)
-    assert stored(db, ExpiryKeys(name).all()) == []
-    assert get(db, name, "a") == 1
 
 
 # Verification

@@ -86,16 +86,6 @@ def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, na
     assert stored(db, QueueKeys(name).staged_of_bucket(1, 0)) == []
 
 
-def test_rows_take_the_place_of_the_first_ones(db: Any, name: str) -> None:
-    """So that nothing is later than what is added, and the age of the oldest update stays known."""
-    cq.configure(db, name, buckets=1)
-    add(db, name, *({f"k{number}": 1 for number in range(9)} for _ in range(3)))
-    before = waiting(db, name)
-    one_pass(db, name, max_report=4)
-
-    assert [row.key for row in waiting(db, name)] == [before[0].key]
-
-
 def test_all_keys_have_their_turn_and_reads_with_what_is_pending_see_everything(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     expected: Counter[str] = Counter()
@@ -166,17 +156,6 @@ def test_what_is_staged_is_not_left_behind(db: Any, name: str) -> None:
 
     combine_all(db, name, app)
     assert values(db, name) == {"a": [1, 2, 3], "b": [1, 2, 3]}
-
-
-def test_operations_that_are_in_rows_again_count_once(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1)
-    for _ in range(3):
-        add(db, name, {"a": 1, "b": 1, "c": 1}, once="first")
-        add(db, name, {"a": 10, "b": 10, "c": 10}, once="second")
-        one_pass(db, name, max_report=1)
-
-    combine_all(db, name)
-    assert values(db, name) == {"a": 11, "b": 11, "c": 11}
 
 
 def test_what_the_queue_would_not_take_as_an_update_is_staged(db: Any, name: str) -> None:

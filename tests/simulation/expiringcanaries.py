@@ -47,7 +47,7 @@ def leaves_times_of_unchanged_values(moves: Any, self: Any, *columns: Any) -> li
     return [move for move in moves(self, *columns) if move.where not in same]
 
 
-@expiries.replaces("cq.expiry.due._notify")
+@expiries.replaces("cq.expiry.due.notify")
 def notifies_nobody_of_due_keys(*_: Any) -> None:
     """Workers see that keys are due, and run no pass."""
 

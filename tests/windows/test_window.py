@@ -384,7 +384,5 @@ def test_a_window_has_all_of_its_width_and_at_most_a_slice_more(step: int, slice
         )
 
 
-# Against a recount
-
 JOINED = Combiner("joined", 1, lambda key, values: "".join(values))
 """It does not commute."""
