@@ -13,10 +13,12 @@ from cq.app import QueueCode
 from cq.combiners import sum_
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.encoding import codec
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combining import combine
 from cq.passes.decision import Decision, decide
+from cq.passes.effects import ManyFailed
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.view import Step, Taken, View
 from cq.queue.bucket_state import BucketState
@@ -91,6 +93,14 @@ def test_reported_keys_get_the_sum_of_their_value_and_their_updates() -> None:
     assert state_of(effects).token not in (b"", b"before")
 
 
+def test_an_update_that_changes_nothing_is_not_written() -> None:
+    effects = combine(view(row(1, a=0), is_observed=True, **reporting("a", a=7)))
+
+    assert written(effects) == {}
+    assert effects.changes == []
+    assert effects.result.reported == 1
+
+
 def test_keys_that_are_not_reported_are_folded_and_staged_after_what_is_staged() -> None:
     state = BucketState(token=b"before", staged=True)
     staged = {codec.encode("b"): codec.encode(100)}
@@ -126,6 +136,70 @@ def test_observers_receive_changes_that_are_complete_only_if_all_rows_are_taken(
     assert state_of(overload).unfinished_since == 9_000_000
 
 
+def test_the_updates_of_a_rejected_key_are_set_aside_and_its_value_stays() -> None:
+    plan = PassPlan(max_report=0, rejected={codec.encode("a"): KeyFailure("no")})
+    effects = combine(view(row(1, a=1, b=2), plan=plan))
+
+    assert list(effects.result.aside) == [codec.encode("a")]
+    assert written(effects) == {}
+    assert written(effects, KEYS.staged) == {"b": 2}
+    ((operation, key, data),) = effects.atomics
+    assert operation == "set_versionstamped_key"
+    assert codec.encode("a") in key
+    assert codec.decode(data)[1:] == [1]
+
+
+def _refuses_a(key: str, values: Any) -> int:
+    if key == "a":
+        raise ValueError("no")
+    return sum(values)
+
+
+def test_a_key_at_which_the_combiner_fails_is_set_aside_and_the_others_go_on() -> None:
+    combiner = cq.Combiner("refuses", 1, _refuses_a)
+    effects = combine(view(row(1, a=1, b=2), combiner=combiner, **reporting("a", "b")))
+
+    assert list(effects.result.aside) == [codec.encode("a")]
+    assert written(effects) == {"b": 2}
+
+
+def _refuses(key: str, values: Any) -> int:
+    raise ValueError("no")
+
+
+def test_if_too_many_keys_fail_nothing_is_decided() -> None:
+    words = {f"k{number}": 1 for number in range(10)}
+    combiner = cq.Combiner("refuses", 1, _refuses)
+
+    with pytest.raises(ManyFailed, match="10 keys of one pass failed"):
+        combine(view(row(1, **words), combiner=combiner, **reporting(*words)))
+
+
+def test_a_new_observer_receives_stored_values_up_to_the_place_reached() -> None:
+    plan = PassPlan(max_report=0, max_backfill=2)
+    values = [(codec.encode("a"), 1), (codec.encode("b"), 2)]
+    found = view(is_observed=True, plan=plan, first=(values, b"place"))
+    found.positions = {1: b""}
+    effects = combine(found)
+
+    assert effects.news == {1: [cq.Change("a", None, 1, True), cq.Change("b", None, 2, True)]}
+    assert state_of(effects).observers == {1: b"place"}
+    assert effects.result.backfilling
+
+
+def test_a_value_that_an_observer_rejects_in_a_backfill_is_noted_as_missed() -> None:
+    a = codec.encode("a")
+    plan = PassPlan(max_report=0, max_backfill=1, rejected_in_backfill={a: KeyFailure("no")})
+    found = view(is_observed=True, plan=plan, first=([(a, 1)], None))
+    found.positions = {1: b""}
+    effects = combine(found)
+
+    assert effects.news == {}
+    assert list(effects.result.aside) == [a]
+    assert state_of(effects).missed
+    assert state_of(effects).observers == {1: None}
+
+
 MANY: Final = [row(1, **{f"w{number}": 1 for number in range(200)})]
 REPEATED: Final = [row(number, a=1, b=1, c=1) for number in range(1, 40)]
 SMALL: Final = Limits(write_bytes=2_000, observer_bytes=0)
@@ -155,3 +229,9 @@ def test_a_pass_takes_as_many_keys_as_it_may_write() -> None:
     assert 1 < len(found.wanted) < 200
     assert found == Decision(Step.COMBINE, found.wanted, found.size)
     assert list(found.wanted) == list(by_key(MANY))[: len(found.wanted)]  # a prefix of the backlog
+
+
+def test_nothing_is_written_again_as_rows_while_updates_are_staged() -> None:
+    found = view(*REPEATED, at_end=False, state=BucketState(token=b"before", staged=True))
+
+    assert decide(found, may_sort=False).step is Step.COMBINE
