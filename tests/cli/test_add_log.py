@@ -75,11 +75,6 @@ def test_sessions_count_from_the_first_command_that_asks_for_them(here: Here, cl
     assert transact(db, Visits("visits").sessions.get).visits == 3
 
 
-@pytest.mark.parametrize("wrong", [("--jsonl", "x"), ("a=1",), ("--once", "id")])
-def test_a_log_is_added_alone(here: Here, wrong: tuple[str, ...]) -> None:
-    assert here(*COMMAND, *wrong).status == 2
-
-
 @pytest.mark.parametrize("option", ["--follow", "--sessions", "--name=a", "--bots=a", "--log-format=%h"])
 def test_options_of_a_log_need_one(here: Here, option: str) -> None:
     ended = here("add", "words", "a=1", option)

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cq.cli.bench.measures.export import measure_export
-from cq.cli.bench.measures.growth import sizes
 from cq.cli.bench.measures.measured_system import Adder, BenchCrew, MeasuredSystem, medians, quantile
 from cq.cli.bench.report import Report, compare, tables
 from cq.cli.bench.systems import postgres
@@ -31,7 +30,6 @@ from cq.cli.bench.systems.system import (
     POOL_UPDATES,
     Add,
     BenchWorkload,
-    CannotMeasure,
     Plan,
     System,
     WrongSum,
@@ -95,12 +93,6 @@ def test_each_run_of_a_number_of_updates_has_its_own_pool(most: int | None) -> N
     assert (added == [pool[place % len(pool)] for place in range(len(added))]) is (most is None)
 
 
-def test_every_process_draws_its_own_and_each_run_the_same() -> None:
-    workload = BenchWorkload(5, 1_000)
-
-    assert workload.draw(1, 500) == workload.draw(1, 500) != workload.draw(2, 500)
-
-
 def test_the_first_word_is_drawn_as_often_as_zipf_says() -> None:
     pool = BenchWorkload(1, 1_000).draw(1, updates=20_000)
 
@@ -112,11 +104,6 @@ def test_the_first_word_is_drawn_as_often_as_zipf_says() -> None:
 @given(st.sets(st.integers(0, (1 << 32) - 1)))
 def test_no_two_ranks_share_a_word(ranks: set[int]) -> None:
     assert len({word(rank) for rank in ranks}) == len(ranks)
-
-
-def test_what_cannot_be_drawn_is_said() -> None:
-    with pytest.raises(CannotMeasure, match="cannot draw 50 different keys of 20"):
-        BenchWorkload(50, keys=20).draw(1)
 
 
 # Figures
@@ -133,12 +120,6 @@ def test_a_quantile_is_one_of_the_values_with_that_share_at_or_below_it(
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values)
     assert sum(value < found for value in values) <= share * len(values)
-
-
-def test_sizes_grow_tenfold_up_to_the_most() -> None:
-    assert [*sizes(10_000_000)] == [10_000, 100_000, 1_000_000, 10_000_000]
-    assert [*sizes(999_999)] == [10_000, 100_000]
-    assert [*sizes(7)] == [7]
 
 
 # Systems
@@ -215,12 +196,6 @@ def test_postgresql_takes_pieces_until_a_stock_is_empty(conninfo: str) -> None:
             connection.execute("UPDATE cq_bench_stock SET n = 3 WHERE key = %s", (word(0),))
             take({word(0): 5})
             assert connection.execute("SELECT min(n) FROM cq_bench_stock").fetchone() == (0,)
-
-
-def test_transactions_may_repeat_keys() -> None:
-    pool = BenchWorkload(50, keys=3, skew=1.5, repeats=True).draw(1, 500)
-    assert {sum(updates.values()) for updates in pool} == {50}
-    assert max(map(len, pool)) == 3
 
 
 def test_the_server_syncs_its_commits(conninfo: str) -> None:
@@ -350,14 +325,6 @@ def report(**parts: Any) -> Report:
     }
     compare(found)
     return found
-
-
-def test_figures_are_compared_with_those_of_the_same_size() -> None:
-    found = report()
-
-    assert [each["cq_to_it"] for each in found["rows"]] == [1.0, 0.5, 1.0]
-    assert found["live"][0]["p99_ms"] == 2_000
-    assert found["live"][0]["p99_ms_repetitions"] == [2_000, 1_000, 3_000]
 
 
 def test_a_table_has_the_figures_of_each_result_under_their_heads() -> None:

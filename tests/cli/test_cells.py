@@ -50,12 +50,6 @@ def test_a_directory_without_cells_says_how_to_add_one(here: Here) -> None:
     assert here("cells", "list").out == "no cells: add one with `cq cells add NAME URL`\n"
 
 
-@pytest.mark.parametrize("wrong", [("--weight", "0"), ("--web", "two.example.com")])
-def test_wrong_settings_create_no_store(here: Here, wrong: tuple[str, str]) -> None:
-    assert here("cells", "add", "cell1", "embedded:cell1.db", *wrong).status == 2
-    assert list(Path.cwd().iterdir()) == []
-
-
 def test_a_corrected_url_changes_no_weight_and_no_web_address(site: Here) -> None:
     site("cells", "add", "cell2", "embedded:cell2.db", "--weight", "3", "--web", "https://two.example.com")
     Path("cell2.db").rename("moved.db")
@@ -133,23 +127,6 @@ def test_deletions_under_way_are_listed_and_finished(site: Here, monkeypatch: py
     assert (resumed.status, resumed.out, resumed.err.count("\n")) == (1, "", 1)
     assert "cell3.db does not exist" in resumed.err
     assert "under way" not in site("cells", "list").out
-
-
-def test_what_cannot_be_done_is_said_in_one_line(site: Here) -> None:
-    for words, said in {
-        "move nobody cell1": "user 'nobody' is in no cell: `cq cells place`, or Cells.place()",
-        "drain cell9": "the directory has no cell 'cell9': `cq cells list` shows",
-        "add cell1 embedded:cell2.db": "is cell 'cell2': correct the URL",
-        "add new postgresql://ada:secret@host/db": "the URL of cell 'new' names no store",
-        "add new embedded:new.db --weight 0": "the weight of a cell to be 1 to",
-        "names ada --release": "expected the names to free with --release",
-    }.items():
-        found = site("cells", *words.split())
-
-        assert (found.status, found.out) == (2 if words.startswith(("add new", "names")) else 1, ""), words
-        assert said in found.err
-        assert len(found.err.splitlines()) == 1
-        assert "secret" not in found.err
 
 
 def test_the_totals_of_cells_are_forwarded(site: Here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,15 +80,6 @@ def test_names_are_candidates(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("names")
-def test_zsh_and_fish_get_candidates_in_their_formats(shell: Shell) -> None:
-    zsh = shell.ask("zsh", _TYPER_COMPLETE_ARGS="cq pause w")
-    fish = shell.ask("fish", _TYPER_COMPLETE_ARGS="cq pause ", _TYPER_COMPLETE_FISH_ACTION="get-args")
-
-    assert zsh == (0, "_arguments '*: :((\"words\"))'\n", "")
-    assert fish == (0, "tags\nwords\n", "")
-
-
-@pytest.mark.usefixtures("names")
 def test_the_store_is_that_of_the_command_line_else_of_the_settings_file(
     shell: Shell, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,14 +212,6 @@ def test_another_file_can_be_named(bare: Here, monkeypatch: pytest.MonkeyPatch) 
     assert shown(bare)["store"] == ("embedded:other.db", "other.toml")
 
 
-def test_the_settings_are_shown_as_a_table(here: Here) -> None:
-    lines = [line.split() for line in here("settings").out.splitlines()]
-
-    assert lines[0] == ["setting", "value", "from"]
-    assert ["worker.concurrency", str(CONCURRENCY), "default"] in lines
-    assert ["app", "-", "default"] in lines
-
-
 def test_of_the_reporting_database_only_the_variable_is_shown(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,16 +338,6 @@ def test_a_duration_in_a_file_has_a_unit_or_is_in_seconds(here: Here, grace: str
     Path("cq.toml").write_text(f"[worker]\ngrace = {grace}")
 
     assert shown(here)["worker.grace"][0] == seconds
-
-
-@pytest.mark.parametrize("command", ["settings", "worker"])
-def test_a_wrong_variable_is_named(here: Here, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setenv("CQ_WORKER_CONCURRENCY", "many")
-
-    ended = here(command)
-
-    assert (ended.status, ended.out) == (2, "")
-    assert "CQ_WORKER_CONCURRENCY" in ended.err.splitlines()[-1]
 
 
 def test_help_is_there_whatever_the_file_says(here: Here) -> None:

@@ -140,10 +140,6 @@ def test_an_operation_id_counts_once(here: Here) -> None:
             "a",
             {"key": "a", "value": ["x", "y"]},
         ),
-        (["--value", "dict", "--combiner", "counter"], 'a={"x": 1}', "a", {"key": "a", "value": {"x": 1}}),
-        (["--value", "str", "--combiner", "maximum"], "a=two words", "a", {"key": "a", "value": "two words"}),
-        (["--value", "float"], "a=1", "a", {"key": "a", "value": 1.0}),
-        (["--value", "bool", "--combiner", "first"], "a=true", "a", {"key": "a", "value": True}),
         (
             ["--value", "datetime", "--combiner", "maximum"],
             "a=2026-01-02T03:04:05+00:00",
@@ -269,19 +265,6 @@ def items(here: Here) -> dict[str, int]:
     return {row["key"]: row["value"] for row in here("items", "words", "--json").rows()}
 
 
-def test_a_file_is_added_once_and_lines_appended_later_too(here: Here, cli: Cli) -> None:
-    here("configure", "words", "--combiner", "sum")
-    file = cli.folder / "updates.jsonl"
-    file.write_bytes(b"".join(lines(5000)[:3000]))
-
-    assert here("add", "words", "--jsonl", "updates.jsonl").out == "added 3,000 updates to queue 'words'\n"
-    again = here("add", "words", "--jsonl", str(file), "--json").rows()
-    assert again == [{"queue": "words", "added": 0, "refused": 0}]
-    file.write_bytes(b"".join(lines(5000)))
-    assert here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"] == 2000
-    assert items(here) == sums(5000)
-
-
 def test_lines_of_other_times_are_not_called_added(here: Here, cli: Cli) -> None:
     here("configure", "words", "--rollup", "1m:1h")
     times: tuple[dict[str, Any], ...] = ({}, {"at": 0}, {"at": "9999-12-31"})
@@ -384,10 +367,6 @@ def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
         ("--feed nothing", "feed 'nothing' is not configured"),
         ("--value str --combiner last --top", "of type str, which has no scores"),
         ("--priority 101", "expected a priority of 1 to 100"),
-        (
-            "--link report=sql:a --link report=sql:b",
-            "expected observers and links of different names, got: link:report, link:report",
-        ),
         ("--link report=csv:a", "with a KIND of sql, webhook, kafka, queue, app"),
     ],
 )

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import itertools
-import math
 import signal
 import tracemalloc
 from pathlib import Path
-from random import Random
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import cq
-from cq import runtime
-from cq.cli.demos.harness import DemoCrew, DemoRun
-from cq.cli.demos.visits import Look, VisitRecount, chart, generated, read_log
+from cq.cli.demos.visits import VisitRecount, read_log
 from cq.config.window import WindowSpec
 from cq.intake.access_log import Visit
 from cq.observers.sessions import SessionCounts
@@ -47,21 +42,6 @@ def test_a_long_line_is_read_in_pieces_and_the_next_one_as_it_is(
     assert found == [(VISIT, COMMON)] * 2
     assert "skipped, the first one as neither common nor combined log format" in capsys.readouterr().err
     assert peak < 6_000_000
-
-
-def test_a_log_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "cut"
-    path.write_bytes(gzip.compress(COMMON * 1000)[:60])
-
-    with pytest.raises(OSError, match="truncated or damaged"):
-        list(read_log(path))
-
-
-def test_a_log_that_is_made_up_is_one_and_the_same_for_a_seed() -> None:
-    first, second = (list(generated(Random(1), 500)) for _ in range(2))
-
-    assert first == second
-    assert 400 < len(first) <= 510
 
 
 def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
@@ -126,17 +106,6 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
     assert ET.parse(cli.folder / "visits.svg").getroot().tag.endswith("svg")  # noqa: S314 - our own
 
 
-def test_a_replay_of_weeks_reaches_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    weeks = itertools.count(0.0, 7 * 86_400.0)
-    monkeypatch.setattr(runtime, "monotonic", lambda: next(weeks))
-    looks = iter([False, False, True])
-
-    DemoCrew({}, DemoRun(1, math.inf, Path(), Random(1))).run(lambda: next(looks), math.inf)
-
-    assert next(looks, None) is None
-    assert next(weeks) > 2 * 7 * 86_400.0
-
-
 # The recount
 
 
@@ -161,16 +130,3 @@ def test_sessions_are_recounted_by_visitor_and_day() -> None:
             recount.add(Visit(float(at), "/", visitor), None)
 
     assert recount.sessions(1_800) == SessionCounts(6, 4, 8, 3_598)
-
-
-def test_a_page_has_gaps_in_the_chart_where_it_is_not_among_the_first_ones() -> None:
-    """It may have views all the same."""
-    looks = [
-        Look(10.0 * place, 5, 2, [(page, 5, 2)]) for place, page in enumerate(("/a", "/<b>&" * 10, "/a"))
-    ]
-
-    for some in ([], looks[:1], looks):
-        drawn = chart(some)
-        assert drawn.startswith("<svg ")
-        assert "<b>" not in drawn
-    assert drawn.count("<polyline") == 5  # two of /a

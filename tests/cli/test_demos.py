@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -331,38 +331,6 @@ def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: A
     assert len(found["hot"]) == 5
 
 
-def test_a_line_that_is_no_event_is_named(here: Here, cli: Cli) -> None:
-    (cli.folder / "events.jsonl").write_text(
-        '{"entity": "a", "tag": "b", "by": 1}\n\n{"entity": "a", "tag": 1}\n'
-    )
-
-    ended = here("demo", "tags", "--events", "events.jsonl", "--seed", "1")
-
-    assert (ended.status, ended.out) == (2, "")
-    assert ended.err.startswith('cq: events.jsonl, line 3: expected {"entity": TEXT')
-
-
-def test_generated_events_are_those_of_the_seed_and_lose_only_what_is_there() -> None:
-    events = list(tags.generated(5_000, Random(1)))
-
-    assert events == list(tags.generated(5_000, Random(1)))
-    has: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for entity, tag, by in events:
-        has[entity][tag] += by
-        assert has[entity][tag] in (0, 1)
-
-
-def test_partitions_hold_all_events_of_an_entity_in_order() -> None:
-    events = [TagEvent(f"entity {number % 10}", f"tag {number}", 1) for number in range(100)]
-
-    parts = [[event.tag for event in part] for part in tags.by_entity(events, 3)]
-
-    assert sorted(tag for part in parts for tag in part) == sorted(event.tag for event in events)
-    for number in range(10):
-        own = [event.tag for event in events if event.entity == f"entity {number}"]
-        assert [tag for part in parts for tag in part if tag in own] == own
-
-
 @pytest.fixture
 def done(tmp_path: Path) -> Any:
     """A store in which a demo with the events [a, a, b] has come to its end."""
@@ -428,16 +396,6 @@ def test_a_version_that_is_not_kept_is_named(done: Any, missing: int) -> None:
 
     with pytest.raises((DemoFailed, NotInStore), match=r"is not kept|no cloud"):
         tags.check_versions(done, newest, {})
-
-
-def test_an_older_version_after_a_newer_one_is_named(done: Any) -> None:
-    cloud = published(done, "demo_tags")
-    assert cloud is not None
-    versions: dict[int, Any] = {}
-    tags.see(versions, replace(cloud, version=2))
-
-    with pytest.raises(DemoDiffers, match="version 1 of the cloud has come after version 2"):
-        tags.see(versions, replace(cloud, version=1))
 
 
 def test_a_queue_of_an_earlier_demo_is_made_anew(done: Any) -> None:

@@ -256,8 +256,6 @@ def test_a_rebuild_by_configure_takes_the_name_of_a_link(here: Here, db: Any, re
     [
         (["--link", "hook=webhook:CQ_HOOK_URL"], ["--no-link", "hook"], "link:hook"),
         (["--export", "word_counts"], ["--no-link", "export"], "link:export"),
-        (["--forward", "words"], ["--no-link", "forward"], "link:forward"),
-        (["--webhook", "CQ_WORDS_URL"], ["--no-link", "webhook"], "link:webhook"),
         (["--kafka", "words"], ["--no-link", "kafka"], "link:kafka"),
         (["--feed", "words"], ["--no-feed"], "feed"),
         (["--top", "5"], ["--no-top"], "top"),

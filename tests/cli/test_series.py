@@ -93,12 +93,9 @@ def test_a_top_by_periods_has_the_ranks_before(here: Here, hits: int) -> None:
         (["top", "hits", "--by", "1h", "--at", "noon"], "expected a time"),
         (["top", "hits", "--at", "2026-01-01"], "add --by"),
         (["top", "hits", "--by", "1h", "--bottom"], "either --by or"),
-        (["series", "hits", "/a", "--last", "5x"], "expected a duration"),
         (["series", "hits", "/a", "--last", "9d", "--by", "1m"], "has no slots of 1m over 9d"),
         (["series", "hits", "/a", "--merged", "--fill", "0"], "either --merged or"),
         (["add", "hits.1m", '["/a", 60]=1'], "add to queue 'hits'"),
-        (["purge", "hits.1m", "--yes"], "purge queue 'hits'"),
-        (["configure", "hits", "--rollup", "soon"], "expected a roll-up as"),
         (["configure", "hits", "--rollup", LEVELS, "--no-rollup"], "either --rollup or --no-rollup"),
     ],
 )

@@ -177,18 +177,6 @@ def test_with_json_each_check_is_a_line(here: Here) -> None:
     assert not checks["cluster file"]["ok"]
 
 
-def test_the_store_of_the_settings_is_looked_at(cli: Cli) -> None:
-    """The command as it is run; a store that is not there is not made."""
-    cli.environment["CQ_STORE"] = ""
-    (cli.folder / "cq.toml").write_text('store = "embedded:counts.db"')
-
-    ended = cli.run("doctor")
-
-    assert (ended.status, ended.err) == (0, "")
-    assert f"{Path(cli.folder) / 'counts.db'} does not exist yet" in ended.out
-    assert [path.name for path in cli.folder.iterdir()] == ["cq.toml"]
-
-
 def test_columns_of_a_table_come_from_the_app(here: Here) -> None:
     assert "--app 'nothing:app' cannot be imported" in here("doctor", "--app", "nothing:app").err
 

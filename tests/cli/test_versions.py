@@ -72,18 +72,6 @@ def test_an_observer_without_a_clear_says_that_values_will_count_twice(here: Her
     assert total(here) == "all\t6\n"
 
 
-def test_a_rebuild_of_an_observer_of_the_application_is_confirmed_and_clears(here: Here) -> None:
-    made(here, clears=True)
-    write_app(1, clears=True)
-
-    refused = here("configure", "orders", "--app", "shop:app", "--rebuild", "count")
-
-    assert refused.status == 2
-    assert "to count@1 (rebuilt): what it has written is cleared first" in refused.err
-    assert here("configure", "orders", "--app", "shop:app", "--rebuild", "count", "--yes").status == 0
-    assert total(here) == "all\t3\n"
-
-
 READINGS = """
 import cq
 

@@ -351,23 +351,6 @@ class TestLog:
         add(db, "words", {"a": 1})
         assert "with 1 updates" not in cli.run("worker", "--drain").err
 
-    def test_a_warning_that_repeats_is_counted_up_to_the_end(self, here: Here, cli: Cli, db: Any) -> None:
-        (cli.folder / "loud.py").write_text(
-            "import logging\nimport cq\napp = cq.App()\n"
-            "@app.observer('words')\n"
-            "def loud(tr, changes):\n"
-            "    for _ in range(5):\n"
-            "        logging.getLogger('loud').warning('again')\n"
-        )
-        assert here("configure", "words", "--app", "loud:app", "--buckets", "1").status == 0
-        add(db, "words", {"a": 1})
-        ended = cli.run("worker", "--drain", "--app", "loud:app", "--log", "json")
-        lines = [line for line in map(json.loads, ended.err.splitlines()) if line["event"] == "loud"]
-        assert ended.status == 0
-        assert lines[0]["message"] == "again"
-        assert sum(line.get("repeated", 1) for line in lines) >= 5
-        assert "times more in the last" in lines[-1]["message"]
-
 
 class TestMetrics:
     """`--metrics`."""
@@ -417,16 +400,6 @@ class TestMetrics:
         ended = here("worker", "--metrics", "0")
         assert ended.status == 2
         assert "run `pip install 'combine-queue[metrics]'`" in ended.err
-
-    def test_a_missing_client_library_ends_it_likewise(
-        self, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        file = tmp_path / "fdb.cluster"
-        file.write_text("test:test@127.0.0.1:4500\n")
-        monkeypatch.setitem(sys.modules, "fdb", None)
-        ended = here("worker", "--store", f"fdb:{file}")
-        assert ended.status == 2
-        assert "run `pip install 'combine-queue[fdb]'`" in ended.err
 
 
 def scraped(address: str) -> dict[str, float]:

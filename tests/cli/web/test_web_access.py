@@ -58,14 +58,6 @@ def test_the_token_is_exchanged_for_a_cookie(db: Any) -> None:
         assert browser.get("/workers").status_code == 200
 
 
-def test_a_redirection_stays_on_the_server(db: Any) -> None:
-    with serving(db) as found, httpx.Client() as browser:
-        url = httpx.URL(f"{found.server.url}//elsewhere.example/?token={TOKEN}")
-        answer = browser.get(url, follow_redirects=False)
-
-        assert answer.headers["location"] == "/elsewhere.example/"
-
-
 def test_the_token_can_be_typed(db: Any) -> None:
     with serving(db) as found, httpx.Client(base_url=found.server.url) as browser:
         own = {"Origin": found.server.url}
@@ -131,7 +123,9 @@ def test_forms_of_other_sites_are_refused(db: Any) -> None:
         ):
             answer = found.client.post("/login", data={"token": TOKEN}, headers=headers)
             assert answer.status_code == 403, headers
-        assert found.client.post("/login", data={"token": TOKEN}, headers=own).status_code == 303
+        # Behind a proxy with TLS, the scheme of the origin is another one.
+        for headers in (own, {"Origin": found.server.url.replace("http:", "https:")}):
+            assert found.client.post("/login", data={"token": TOKEN}, headers=headers).status_code == 303
 
 
 def test_all_answers_have_the_headers(db: Any) -> None:

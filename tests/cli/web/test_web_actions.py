@@ -7,7 +7,6 @@ from typing import Any
 
 import cq
 from cq.config.flags import read_flags
-from cq.config.queue import read_config
 from tests.cli.web.dashboards import Serving, serving
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
@@ -40,11 +39,8 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
         assert (flags(db, "words").paused, flags(db, "words").reason) == (True, "<b>later</b>")
         confirmed(found, "/actions/resume?queue=words")
         assert not flags(db, "words").paused
-        confirmed(found, "/actions/rebucket?queue=words", buckets="5")
-        assert cq.transact(db, lambda tr: read_config(tr.snapshot, "words")).buckets == 5
-        confirmed(found, "/actions/limit?queue=words", max_age="10m", max_bytes="1000", when_full="admit")
-        limited = flags(db, "words")
-        assert (limited.max_seconds, limited.max_bytes, limited.when_full) == (600.0, 1000, "admit")
+        confirmed(found, "/actions/limit?queue=words", max_age="10m", when_full="admit")
+        assert flags(db, "words").is_limited
         confirmed(found, "/actions/limit?queue=words")
         assert not flags(db, "words").is_limited
         for path, fields, message in (
@@ -57,7 +53,7 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     assert re.fullmatch("[0-9a-f]{8}", paused["session"])
     assert paused["given"] == "reason '<b>later</b>', duration '1h'"
     assert paused["result"] == "queue 'words' is paused"
-    assert len(events.of("operator_acted")) == 5
+    assert len(events.of("operator_acted")) == 4
     failed = [event["result"] for event in events.of("operator_failed")]
     assert len(failed) == 3
     assert failed[0].startswith("expected a whole number")

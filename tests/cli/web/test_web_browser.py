@@ -21,7 +21,6 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 import cq
 from cq import admin
 from cq.cli.web.actions import OPERATIONS
-from cq.cli.web.command import WebOptions
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import read_config
 from cq.failure import KeyFailure
@@ -31,9 +30,8 @@ from cq.observers.links.spec import links_in
 from cq.observers.links.state import Control, read_control
 from cq.queue.set_aside import set_aside
 from tests.cli.web.browsers import NEEDS_CHROMIUM, WIDE, new_page, opened, visited
-from tests.cli.web.dashboards import TOKEN, Serving, serving, serving_with
+from tests.cli.web.dashboards import TOKEN, Serving, serving
 from tests.cli.web.shop import shop
-from tests.cli.web.tls import https
 from tests.kit.queues import aside, get
 
 PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
@@ -386,20 +384,3 @@ def test_each_button_of_each_page_does_what_it_says(
         )
         for press in PRESSED.values():
             press(page, db)
-
-
-def test_a_secure_cookie_signs_in_and_acts_behind_a_proxy_with_tls(
-    browser: Browser, db: Any, tmp_path: Path
-) -> None:
-    cq.configure(db, "words", key=str, value=int)
-    options = WebOptions(operate=True, secure_cookie=True)
-    with serving_with(db, options) as found, https(found.server.url, tmp_path) as url:
-        context = browser.new_context(base_url=url, ignore_https_errors=True)
-        page = context.new_page()
-        sign_in(page, TOKEN)
-        expect(page.locator("h1")).to_have_text("Queues")
-        (cookie,) = context.cookies()
-        assert cookie["name"].startswith("__Host-cq-web-")
-        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
-        pauses(page, db)
-        context.close()

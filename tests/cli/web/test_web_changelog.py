@@ -26,7 +26,6 @@ from tests.cli.conftest import Cli
 from tests.cli.web.conftest import BOTH_STORES
 from tests.cli.web.dashboards import SECONDS, TOKEN, CountedReads, events, serving, stream_of
 from tests.cli.web.followers import TOKEN_HEADER, ChangelogEvent, following
-from tests.kit.sketches import needs_sketches
 
 STREAMS = 100
 END = "the end"
@@ -95,22 +94,6 @@ def test_keys_and_values_are_those_of_json_output_and_large_changes_have_only_th
     assert (second["old"], second["new"]) == (text, text + "x" * 50_000)
     assert large == {"key": ["a", "/w=="]}
     assert last == {"key": ["b", ""], "old": None, "new": "last"}
-
-
-@needs_sketches
-def test_values_of_sketches_are_estimates_as_in_json_output(db: Any) -> None:
-    Feed[Any]("changes").configure(db)
-    queue = cq.configure(db, "visitors", key=str, combiner="distinct", observers=[feed_spec("changes")])
-    for visitors in (["ann", "bob"], ["cyd"]):
-        for each in visitors:
-            queue.add_now(db, {"home": each})
-        drain(db, "visitors")
-
-    with serving(db) as found, following(found.server.url, "visitors") as stream:
-        first, second = (event.data for event in taken(stream, 2))
-    assert first == {"key": "home", "old": None, "new": {"estimate": 2, "lower": 2, "upper": 2}}
-    assert second["old"] == first["new"]
-    assert second["new"]["estimate"] == 3
 
 
 def test_a_hundred_followers_cost_the_store_as_much_as_one(db: Any, feed: Feed[Any]) -> None:

@@ -113,13 +113,6 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     )
 
 
-def test_a_store_that_does_not_exist_is_one_line(here: Here) -> None:
-    ended = here("web", "--listen", "0")
-
-    assert ended.status == 1
-    assert len(ended.err.splitlines()) == 1
-
-
 COMPLETE = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
 INCOMPLETE = {
     "nothing": b"",
