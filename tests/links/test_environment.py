@@ -26,9 +26,8 @@ from cq.observers.links.targets.brokers import read_settings
 from cq.observers.links.targets.queue import QueueTarget
 from cq.observers.links.targets.receiver import HttpReceiver, read_secrets
 from cq.observers.monitoring.link_status import link_status
-from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
-from cq.testing import MemoryTarget, assert_values, drain
+from cq.testing import MemoryTarget, drain
 from tests.cli.conftest import Here, cli, here, impatient
 from tests.kit.queues import add, configured, stored
 
@@ -69,32 +68,10 @@ def test_a_variable_that_is_not_for_cq_is_not_read(kind: str, monkeypatch: pytes
     read(FOREIGN)
 
 
-@pytest.mark.parametrize("suffix", ["_FILE", "_CONFIG"])
-def test_a_file_that_another_variable_names_is_not_read(
-    suffix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setenv(f"SHOP{suffix}", str(tmp_path / "none"))
-    with pytest.raises(LinkFailed, match="'SHOP' is not read"):
-        read_secrets("SHOP") if suffix == "_FILE" else read_settings("SHOP")
-
-
 @pytest.mark.parametrize("name", ["SHOP", "cq_url", "", "XCQ_URL", None, 7, b"CQ_URL"])
 def test_other_names_are_not_for_cq(name: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CQ_ENV_NAMES", "OTHER,, ")
     assert not is_for_cq(name)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_passes_go_on_though_a_worker_may_not_read_the_variable(
-    db: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FOREIGN, "http://127.0.0.1:1/")
-    cq.configure(db, "words", links=[links.webhook(FOREIGN)])
-    add(db, "words", {"a": 1})
-    Worker(db).drain()
-    assert_values(db, "words", {"a": 1})
-    (status,) = link_status(db)
-    assert "'SHOP_DATABASE_URL' is not read" in status.error
 
 
 def test_a_command_says_what_to_do(here: Here, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:

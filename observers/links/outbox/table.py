@@ -80,9 +80,40 @@ class OutboxTables:
     progress: sa.Table
 
     @classmethod
+    @lru_cache(maxsize=TABLES_REMEMBERED)
     def of(cls, dialect: Dialect, schema: str | None) -> OutboxTables:
         """The tables of a schema; None: the default one."""
-        return cls(dialect, *_tables(dialect, schema))
+        metadata = sa.MetaData()
+        text, name = dialect.binary_text(None), dialect.binary_text(_NAME_LENGTH)
+        number = (
+            sqlite.INTEGER() if dialect.name == "sqlite" else sa.BigInteger()
+        )  # only INTEGER counts in SQLite
+        rows = sa.Table(
+            TABLE,
+            metadata,
+            sa.Column("id", number, sa.Identity(always=False), primary_key=True),
+            sa.Column("queue", name, nullable=False),
+            sa.Column("key_json", text, nullable=False),
+            sa.Column("update_json", text, nullable=False),
+            sa.Column("operation", text, nullable=True),
+            sa.Column("added_at", _time(dialect), nullable=False, server_default=_now(dialect)),
+            sa.Column("error", text, nullable=True),
+            schema=schema,
+            sqlite_autoincrement=True,  # else an id is used again after its row is deleted
+            **dialect.table_options,
+        )
+        to_move = rows.c.error.is_(None)
+        sa.Index("cq_outbox_rows", rows.c.queue, rows.c.id, postgresql_where=to_move, sqlite_where=to_move)
+        progress = sa.Table(
+            PROGRESS,
+            metadata,
+            sa.Column("queue", name, primary_key=True),
+            sa.Column("store", dialect.binary(STORE_ID_BYTES), nullable=False),
+            sa.Column("batch", dialect.binary(BATCH_BYTES), nullable=False),
+            schema=schema,
+            **dialect.table_options,
+        )
+        return cls(dialect, rows, progress)
 
     # The fence
 
@@ -213,41 +244,6 @@ def _moment(stored: Any) -> datetime:
     """The time in UTC: SQLite returns text, MySQL a time without a zone."""
     found = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
-
-
-@lru_cache(maxsize=TABLES_REMEMBERED)
-def _tables(dialect: Dialect, schema: str | None) -> tuple[sa.Table, sa.Table]:
-    metadata = sa.MetaData()
-    text, name = dialect.binary_text(None), dialect.binary_text(_NAME_LENGTH)
-    number = (
-        sqlite.INTEGER() if dialect.name == "sqlite" else sa.BigInteger()
-    )  # only INTEGER counts in SQLite
-    rows = sa.Table(
-        TABLE,
-        metadata,
-        sa.Column("id", number, sa.Identity(always=False), primary_key=True),
-        sa.Column("queue", name, nullable=False),
-        sa.Column("key_json", text, nullable=False),
-        sa.Column("update_json", text, nullable=False),
-        sa.Column("operation", text, nullable=True),
-        sa.Column("added_at", _time(dialect), nullable=False, server_default=_now(dialect)),
-        sa.Column("error", text, nullable=True),
-        schema=schema,
-        sqlite_autoincrement=True,  # else an id is used again after its row is deleted
-        **dialect.table_options,
-    )
-    to_move = rows.c.error.is_(None)
-    sa.Index("cq_outbox_rows", rows.c.queue, rows.c.id, postgresql_where=to_move, sqlite_where=to_move)
-    progress = sa.Table(
-        PROGRESS,
-        metadata,
-        sa.Column("queue", name, primary_key=True),
-        sa.Column("store", dialect.binary(STORE_ID_BYTES), nullable=False),
-        sa.Column("batch", dialect.binary(BATCH_BYTES), nullable=False),
-        schema=schema,
-        **dialect.table_options,
-    )
-    return rows, progress
 
 
 def _time(dialect: Dialect) -> sa.types.TypeEngine[Any]:

@@ -6,7 +6,7 @@ One SQL transaction locks the position of a bucket, compares it, changes the tab
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
@@ -40,7 +40,6 @@ from cq.observers.links.target import (
 
 PAGE: Final = 1_000
 """Rows that a scan of a table reads at once."""
-Hold = Callable[[sa.Connection, Dialect], object]
 
 
 def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any], app: App) -> Target:
@@ -137,14 +136,20 @@ class SqlTarget(Target):
         return b"" if found is None else bytes(found)
 
     def sweep(self, epoch: int, below: bytes) -> int:
-        """Delete the rows with a sequence below `below`, page by page; returns their number."""
+        """Delete the rows with a sequence below `below`, page by page while the table is in use; returns their number.
 
-        def hold(conn: sa.Connection, dialect: Dialect) -> None:
-            own = ProgressTables.of(dialect, self.definition.schema)
-            self._hold(conn, own)
-            refuse_late_sweep(own.positions(conn, self.feeder, lock=True).values(), epoch, below)
-
-        return sweep(self.reporting, self.definition, below, hold)
+        Each deleting transaction checks first that the sweep is not late.
+        """
+        swept = 0
+        for rows in pages(self.reporting, self.definition):
+            stale = [row for row in rows if bytes(row[SEQUENCE]) < below]
+            if stale:
+                with self.reporting.transaction() as (conn, dialect):
+                    own = ProgressTables.of(dialect, self.definition.schema)
+                    self._hold(conn, own)
+                    refuse_late_sweep(own.positions(conn, self.feeder, lock=True).values(), epoch, below)
+                    swept += _delete(conn, self.definition.table(dialect), stale, below)
+        return swept
 
     def close(self) -> None:
         self.reporting.close()
@@ -262,21 +267,6 @@ def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator
         if len(rows) < PAGE:
             return
         last = columns_of(rows[-1], [column.name for column in key])
-
-
-def sweep(reporting: ReportingDatabase, definition: TableDefinition, below: bytes, hold: Hold) -> int:
-    """Delete the rows with a sequence below `below`, page by page while the table is in use; returns their number.
-
-    `hold` is called first in each deleting transaction; it raises if the sweep must not delete rows.
-    """
-    swept = 0
-    for rows in pages(reporting, definition):
-        stale = [row for row in rows if bytes(row[SEQUENCE]) < below]
-        if stale:
-            with reporting.transaction() as (conn, dialect):
-                hold(conn, dialect)
-                swept += _delete(conn, definition.table(dialect), stale, below)
-    return swept
 
 
 def _delete(conn: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], below: bytes) -> int:

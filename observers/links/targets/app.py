@@ -8,7 +8,7 @@ from typing import Any
 from cq.app import App
 from cq.config.queue import QueueConfig
 from cq.failure import is_failure
-from cq.observers.links.target import FunctionTarget, LinkFailed, Source, Target
+from cq.observers.links.target import LinkFailed, Source, Target
 from cq.plain_text import describe
 
 
@@ -28,8 +28,8 @@ def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any]
         raise LinkFailed(
             f"the target {name!r} of the application cannot be made: {describe(error)}"
         ) from error
-    if not isinstance(found, Target) and not callable(found):
+    if not isinstance(found, Target):
         raise LinkFailed(
             f"expected the target {name!r} of the application to be a cq.links.Target, got: {type(found).__name__}"
         )
-    return found if isinstance(found, Target) else FunctionTarget(found)
+    return found

@@ -60,16 +60,6 @@ def dying_at(point: str) -> Any:
     return at
 
 
-def test_rows_become_updates_and_are_deleted(db: Any, name: str, reporting_url: str) -> None:
-    configure(db, name)
-    insert(name, {"a": 1, "b": 2})
-    insert(name, [("a", 10), ("a", 100)])
-    move(db, name)
-
-    assert values(db, name) == {"a": 111, "b": 2}
-    assert table() == []
-
-
 def test_keys_and_values_of_all_types(db: Any, name: str, sqlite_url: str) -> None:
     from datetime import UTC, datetime
     from decimal import Decimal
@@ -285,14 +275,6 @@ def test_a_full_queue_slows_the_worker_down_and_nothing_is_lost(
     assert pause == FULL_SECONDS
     assert len(waiting) == 1
     assert values(db, name) == {"a": 11}
-
-
-def test_a_worker_of_all_queues_moves_and_combines(db: Any, name: str, sqlite_url: str) -> None:
-    configure(db, name)
-    insert(name, {"a": 1})
-    Worker(db, queues=[name]).drain()
-
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
 
 
 def test_a_drain_that_is_stopped_ends_although_rows_are_left(

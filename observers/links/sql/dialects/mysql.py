@@ -69,7 +69,6 @@ class Mysql(Dialect):
         longest = max((len(part) for part in parts if isinstance(part, str | bytes)), default=0)
         if longest > limit:
             raise CannotConvert(f"a part of a key of length {longest:,} exceeds the {limit:,} of its column")
-        super().check_key(parts)
 
     def engine_without_transactions(self, conn: sa.Connection, table: sa.Table) -> str | None:
         options = sa.inspect(conn).get_table_options(table.name, schema=table.schema)
