@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cq.admin.queue_status import QueueStatus
 from cq.cli.operate.status_view import level_of, queue_states, shown_queues
@@ -46,21 +46,6 @@ class QueueRow:
     rates: Line
 
 
-class Place(NamedTuple):
-    """Which rows of the table of queues a page shows.
-
-    Attributes:
-        first, last, total: the numbers of its first and its last row, and of all rows.
-        before, after: the paths of the pages before and after it; empty for none.
-    """
-
-    first: int
-    last: int
-    total: int
-    before: str
-    after: str
-
-
 def queues_page(number: int = 1) -> WebPage:
     """The page of all queues, of which each has the next 100, from number 1 on."""
     path, title = _path(number), "Queues" if number == 1 else f"Queues, page {number:,}"
@@ -77,14 +62,12 @@ def _view(snapshot: StoreSnapshot, number: int) -> Mapping[str, Any]:
     shown = [] if seen is None else shown_queues(seen, every=False)
     rows = [] if seen is None else [queue_row(seen, each, snapshot) for each in shown[begin : begin + ROWS]]
     end = begin + len(rows)
-    place = Place(
-        min(begin + 1, end),
-        end,
-        len(shown),
-        _path(number - 1) if begin else "",
-        _path(number + 1) if end < len(shown) else "",
-    )
-    return {"rows": rows, "place": place}
+    return {
+        "rows": rows,
+        "place": (min(begin + 1, end), end, len(shown)),
+        "before": _path(number - 1) if begin else "",
+        "after": _path(number + 1) if end < len(shown) else "",
+    }
 
 
 def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> QueueRow:
@@ -107,37 +90,10 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
 _MAX_CELLS: Final = 256
 _STEPS: Final = (0.5, 2.0, 10.0, 60.0)
 """Ages in seconds between the five shades of a bucket with queued updates."""
+_LEGEND: Final = ("nothing queued", "under 0.5 s", "0.5 to 2 s", "2 to 10 s", "10 to 60 s", "60 s and more")
+"""The meaning of each shade."""
 _CELL: Final = 16
 _COLUMNS: Final = 32
-
-
-class BucketSquare(NamedTuple):
-    """A square of the map of buckets: its place, its side, its shade, and its text."""
-
-    x: float
-    y: float
-    side: int
-    shade: int
-    text: str
-
-
-class BucketMap(NamedTuple):
-    """A map of the buckets: how long their oldest updates have waited.
-
-    Attributes:
-        text: the map in words.
-        width, height: its size.
-        squares: its squares, each for one or several buckets.
-        legend: (shade, its meaning).
-        oldest: (bucket, seconds) of the buckets whose updates are oldest.
-    """
-
-    text: str
-    width: int
-    height: int
-    squares: Sequence[BucketSquare]
-    legend: Sequence[tuple[int, str]]
-    oldest: Sequence[tuple[int, float]]
 
 
 def queue_page(name: str) -> WebPage:
@@ -166,7 +122,7 @@ def _view_of_queue(snapshot: StoreSnapshot, name: str) -> Mapping[str, Any]:
     }
 
 
-def bucket_map(buckets: int, ages: Mapping[int, float]) -> BucketMap:
+def bucket_map(buckets: int, ages: Mapping[int, float]) -> Mapping[str, Any]:
     """The map of a queue's buckets; above 256 buckets, each square stands for several and has the age of the oldest."""
     each = -(-buckets // _MAX_CELLS)
     groups: dict[int, float] = {}
@@ -176,30 +132,21 @@ def bucket_map(buckets: int, ages: Mapping[int, float]) -> BucketMap:
     columns = min(number, _COLUMNS)
     has = "has" if len(ages) == 1 else "have"
     text = f"{len(ages):,} of {quantity(buckets, 'bucket')} {has} queued updates"
-    return BucketMap(
-        text if each == 1 else f"{text}; each square stands for {each} buckets",
-        columns * _CELL,
-        -(-number // columns) * _CELL,
-        [_square(cell, columns, each, groups.get(cell)) for cell in range(number)],
-        [(shade, _meaning(shade)) for shade in range(len(_STEPS) + 2)],
-        sorted(ages.items(), key=lambda item: item[::-1], reverse=True)[:5],
-    )
+    return {
+        "text": text if each == 1 else f"{text}; each square stands for {each} buckets",
+        "width": columns * _CELL,
+        "height": -(-number // columns) * _CELL,
+        "squares": [_square(cell, columns, each, groups.get(cell)) for cell in range(number)],
+        "legend": _LEGEND,
+        "oldest": sorted(ages.items(), key=lambda item: item[::-1], reverse=True)[:5],
+    }
 
 
-def _square(cell: int, columns: int, each: int, seconds: float | None) -> BucketSquare:
+def _square(cell: int, columns: int, each: int, seconds: float | None) -> tuple[float, float, int, int, str]:
+    """The place of a square, its side, its shade, and its text."""
     shade = 0 if seconds is None else 1 + sum(seconds >= step for step in _STEPS)
     # The size of a square grows with its shade: colour is not the only difference.
     side = 4 + 2 * shade
     x, y = (place * _CELL + (_CELL - side) / 2 for place in (cell % columns, cell // columns))
     name = f"bucket {cell}" if each == 1 else f"buckets {cell * each} to {(cell + 1) * each - 1}"
-    return BucketSquare(x, y, side, shade, f"{name}: {'nothing queued' if seconds is None else age(seconds)}")
-
-
-def _meaning(shade: int) -> str:
-    if shade == 0:
-        return "nothing queued"
-    if shade == 1:
-        return f"under {_STEPS[0]:g} s"
-    if shade == len(_STEPS) + 1:
-        return f"{_STEPS[-1]:g} s and more"
-    return f"{_STEPS[shade - 2]:g} to {_STEPS[shade - 1]:g} s"
+    return x, y, side, shade, f"{name}: {'nothing queued' if seconds is None else age(seconds)}"
