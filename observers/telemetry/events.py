@@ -91,7 +91,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "error": ("", "type and message of the error"),
     "expired": ("keys", "deleted by the queue's expiry"),
     "link_bytes": ("bytes", "queued for the link, about"),
-    "link_lag": ("s", "age of the oldest entry queued for the link; 0 if there is none"),
+    "link_lag": ("s", "age of the oldest entry of the link, or row of the outbox; 0 if there is none"),
     "feed": ("", "the feed's name"),
     "file": ("", "the path of the file"),
     "folded": ("keys", "whose updates were combined ahead of their report"),
@@ -160,7 +160,12 @@ _BACKLOG: Final = (
 )
 _LINK_BACKLOG: Final = (
     _of_field("cq_link_waiting_bytes", "gauge", "link_bytes"),
-    Metric("cq_link_lag_seconds", "gauge", "link_lag", "age of the oldest entry queued for the link"),
+    Metric(
+        "cq_link_lag_seconds",
+        "gauge",
+        "link_lag",
+        "age of the oldest entry of the link, or row of the outbox",
+    ),
     _of_field("cq_link_stopped", "gauge", "stopped"),
     _of_field("cq_link_paused", "gauge", "paused"),
 )
@@ -450,10 +455,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "Rows of an outbox are added to their queue.",
         others=("seconds",),
         operation=TracedOperation("move", "moved"),
-        metrics=(
-            Metric("cq_outbox_rows", "counter", "moved", "rows moved from the outbox"),
-            Metric("cq_outbox_lag_seconds", "gauge", "lag", "age of the oldest row moved latest"),
-        ),
+        metrics=(Metric("cq_outbox_rows", "counter", "moved", "rows moved from the outbox"),),
     ),
     "outbox_row_set_aside": EventKind(
         WARNING,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import pause_link
 from cq.observers.links.spec import table
 from cq.observers.links.state import Control, LinkStop, stop
+from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.membership import Membership
 from cq.observers.tasks.measure import MEASURE_SECONDS, MeasureTask
 from cq.observers.tasks.timed import LimitTask
 from cq.observers.telemetry.bus import Event, emit, subscribe
@@ -177,14 +180,18 @@ class TestMeasuring:
             ("second", 0, 1),
         ]
 
-    def test_a_stopped_outbox_is_measured(
+    def test_an_outbox_that_is_late_or_stopped_is_measured(
         self, db: Any, name: str, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(URL_ENV, f"sqlite:///{tmp_path}/shop.db")
         configure_outbox(db, name)
+        facts = {"backlogs": {name: [1, False, time.time() - 90]}}
+        Membership(db, every=600.0).beat(MemberReport(facts=facts))
+        MeasureTask(db).run()
         transact(db, lambda tr: stop(tr, OutboxKeys(name), LinkStop(0, "set back"), is_reviewed=True))
         MeasureTask(db).run()
-        assert [each["stopped"] for each in events.of("link_measured", queue=name, link="outbox")] == [1]
+        late, stopped = events.of("link_measured", queue=name, link="outbox")
+        assert (late["link_lag"] >= 90, late["stopped"], stopped["stopped"]) == (True, 0, 1)
 
     def test_a_worker_for_named_queues_measures_the_store_too(
         self, db: Any, name: str, events: Events
