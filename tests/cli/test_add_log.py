@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from datetime import UTC, datetime
@@ -85,13 +84,6 @@ def test_a_wrong_pattern_creates_no_queues(here: Here, cli: Cli, db: Any) -> Non
     (cli.folder / "access.log").write_text(line("/"))
     ended = here(*COMMAND, "--bots", "(")
     assert (ended.status, "regular expression of bots" in ended.err) == (2, True)
-    assert Visits.stored(db, "visits") is None
-
-
-def test_a_pipe_is_no_log(here: Here, cli: Cli, db: Any) -> None:
-    os.mkfifo(cli.folder / "access.log")
-    ended = here(*COMMAND)
-    assert (ended.status, "access.log: expected a regular file" in ended.err) == (1, True)
     assert Visits.stored(db, "visits") is None
 
 

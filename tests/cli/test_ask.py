@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from typing import Any
 
 import cq
@@ -41,18 +40,6 @@ def test_a_failed_request_is_shown_with_its_ticket_as_answer_takes_it(here: Here
     (piece,) = here("aside", "show", "stock", "--json").rows()
     assert piece["updates"] == [[str(ticket), 3]]
     assert f'["{ticket}", 3]' in here("aside", "show", "stock").out
-
-
-def test_keys_and_answers_are_printed_as_get_prints_them(here: Here, db: Any) -> None:
-    answer, app = [b"a", {1}, Decimal("1.5"), float("nan"), {b"a": None}], cq.App()
-    echo = cq.Decider("echo", 1, lambda key, state, request: (answer, answer))
-    app.queue("echo", key=(str, int), value="any", decider=echo)
-    app.configure(db, "echo")
-    with running(Worker(db, app)):
-        asked = here("ask", "--timeout", "60", "--json", "echo", '["a", 1]', "null")
-    read = json.loads(here("get", "--json", "echo", '["a", 1]').out)
-    assert json.loads(asked.out) == {"key": read["key"], "answer": read["value"]}
-    assert asked.out == '{"key": ["a", 1], "answer": ["YQ==", [1], "1.5", "nan", {"YQ==": null}]}\n'
 
 
 def test_ask_without_an_answer_says_why(here: Here, db: Any) -> None:

@@ -349,11 +349,3 @@ def test_a_table_has_the_figures_of_each_result_under_their_heads() -> None:
         "what keys | system cq | size 10,000 | add us 2.00 | drain us 2.00 | cost us 10,000.00 | spread 0%"
     )
     assert single_adds[1] == {"system": "emitter", "callers": "1", "committed": "8", "spread": "0%"}
-
-
-def test_a_row_is_compared_with_the_queue_of_as_many_workers() -> None:
-    rows = [row("cq", 5, 50.0, 70.0, 1), row("cq", 5, 80.0, 120.0, 2), row("redis", 5, 100.0)]
-    (table, *_) = tables(report(rows=rows))
-
-    assert [line[table.columns.index("workers")] for line in table.lines] == ["1", "2", ""]
-    assert [line[table.columns.index("cq to it")] for line in table.lines] == ["1.00", "1.00", "0.50"]

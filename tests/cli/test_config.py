@@ -266,15 +266,11 @@ def test_a_wrong_file_ends_with_2_and_a_line_that_names_it(
 
 @pytest.mark.parametrize(
     ("named", "said"),
-    [("nothing.toml", "No such file"), (".", "Is a directory"), ("hidden.toml", "Permission denied")],
+    [("nothing.toml", "No such file"), (".", "Is a directory")],
 )
 def test_a_file_that_cannot_be_read_is_named(
     here: Here, monkeypatch: pytest.MonkeyPatch, named: str, said: str
 ) -> None:
-    if named == "hidden.toml":
-        Path(named).touch(mode=0o000)
-        if os.access(named, os.R_OK):
-            pytest.skip("whoever runs this may read everything")
     monkeypatch.setenv("CQ_CONFIG", named)
 
     ended = here("status")

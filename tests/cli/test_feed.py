@@ -110,13 +110,3 @@ def test_what_cannot_be_done_is_said_in_one_line(here: Here, db: Any) -> None:
     assert (asked.status, "--yes" in asked.err) == (2, True)
     assert here("feed", "delete", "chat", "--yes").out == "feed 'chat' is deleted\n"
     assert here("feed", "list", "--json").rows() == []
-
-
-def test_how_long_messages_are_kept_is_shown_as_it_was_given(here: Here) -> None:
-    for time in ("30d", "36h", "90m", "90s"):
-        here("feed", "configure", f"of-{time}", "--keep", time)
-    here("feed", "configure", "for-ever")
-
-    kept = {line.split()[0]: line.split()[2] for line in here("feed", "list").out.splitlines()[1:]}
-
-    assert kept == {"for-ever": "0", "of-30d": "30d", "of-36h": "36h", "of-90m": "90m", "of-90s": "90s"}

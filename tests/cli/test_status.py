@@ -177,10 +177,6 @@ def test_with_json_each_check_is_a_line(here: Here) -> None:
     assert not checks["cluster file"]["ok"]
 
 
-def test_columns_of_a_table_come_from_the_app(here: Here) -> None:
-    assert "--app 'nothing:app' cannot be imported" in here("doctor", "--app", "nothing:app").err
-
-
 def test_commands_read_a_copy_and_say_how_old_it_is(here: Here) -> None:
     here("configure", "words", "--combiner", "sum")
     here("add", "words", "a=1")

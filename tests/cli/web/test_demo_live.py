@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import Counter
 from functools import partial
 from io import BytesIO
@@ -119,14 +118,3 @@ def test_a_basket_that_is_not_counted_is_a_difference(tmp_path: Path) -> None:
 
     with pytest.raises(DemoDiffers, match="'apples': 3 instead of 4"):
         comparison.compare()
-
-
-@pytest.mark.parametrize(("display", "has"), [("", False), (":0", True)])
-def test_without_a_display_no_browser_is_opened(
-    monkeypatch: pytest.MonkeyPatch, display: str, has: bool
-) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setenv("DISPLAY", display)
-
-    assert live.has_display() == has
