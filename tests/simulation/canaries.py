@@ -223,14 +223,14 @@ def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=45)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=48)
 def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge drops all that waits."""
     effects.clear_range(*view.keys.rows(view.config.generation, view.number))
     return versionstamp
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=45)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=50)
 def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge leaves what waits."""
     return versionstamp
@@ -244,7 +244,7 @@ def sets_aside_and_forgets(
     return piece
 
 
-@queues.replaces("cq.observers.links.task.LinkTask._step", seed=13)
+@queues.replaces("cq.observers.links.task.LinkTask._step", seed=32)
 def clears_entries_first(_: Any, self: Any) -> float:
     """Entries are cleared from the store before they are sent."""
     read = transact(self.db, self._read)
@@ -276,7 +276,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=46)
+@queues.patches(seed=66)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""

@@ -13,14 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from cq import runtime
 from cq.config.store_id import STORE_ID_BYTES
 from cq.observers.links.sql.dialects.dialect import TABLES_REMEMBERED, Dialect
 
 _NAME_LENGTH: Final = 130
 _LINK_LENGTH: Final = 40
 _POSITION_LENGTH: Final = 70
-_CLAIM_BYTES: Final = 8
 
 
 class Feeder(NamedTuple):
@@ -66,7 +64,6 @@ class ProgressTables:
             sa.Column("store", store, nullable=False),
             sa.Column("queue", name, nullable=False),
             sa.Column("link", dialect.binary_text(_LINK_LENGTH), nullable=False),
-            sa.Column("claim", dialect.binary(_CLAIM_BYTES), nullable=False),
             schema=quoted,
             **dialect.table_options,
         )
@@ -103,26 +100,9 @@ class ProgressTables:
 
     # The links that feed tables
 
-    def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> tuple[Feeder, bool]:
-        """Make this link the feeder of the table, unless the table has one.
-
-        Returns the table's feeder, and whether this call made it the feeder. Takes no lock if the table has a feeder.
-        """
-        owner = self.owner(conn, name)
-        if owner is not None:
-            return owner, False
-        claim = runtime.token_bytes(_CLAIM_BYTES)  # drivers do not agree on whether a row was inserted
-        row = {"name": name, **feeder._asdict(), "claim": claim}
-        conn.execute(self.dialect.insert_if_missing(self.tables, row))
-        columns = self.tables.c
-        found = conn.execute(
-            self._locking(
-                sa.select(columns.store, columns.queue, columns.link, columns.claim).where(
-                    columns.name == name
-                )
-            )
-        ).one()
-        return Feeder(bytes(found.store), found.queue, found.link), bytes(found.claim) == claim
+    def claim(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
+        """Make this link the feeder of the table, unless the table has one; waits for another claim."""
+        conn.execute(self.dialect.insert_if_missing(self.tables, {"name": name, **feeder._asdict()}))
 
     def owner(self, conn: sa.Connection, name: str, *, hold: bool = False) -> Feeder | None:
         """The table's feeder, or None; with `hold`, `take` in other transactions waits until this one ends."""

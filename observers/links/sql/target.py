@@ -198,14 +198,19 @@ class SqlTarget(Target):
 
     def _claim(self, conn: sa.Connection, own: ProgressTables) -> None:
         table = str(self.definition)
-        owner, is_new = own.claim(conn, table, self.feeder)
-        self._check_owner(owner)
+        # In this order: a link writes rows only after it has claimed the table.
         anything = sa.select(sa.literal(1)).select_from(self.definition.table(own.dialect)).limit(1)
-        if is_new and conn.execute(anything).first() is not None:
-            raise LinkStopped(
-                f"the table {table!r} has rows already, which queue {self.feeder.queue!r} did not write: empty it, "
-                "link to another table, or take it over by a rebuild"
-            )
+        has_rows = conn.execute(anything).first() is not None
+        owner = own.owner(conn, table)
+        if owner is None:
+            if has_rows:
+                raise LinkStopped(
+                    f"the table {table!r} has rows already, which queue {self.feeder.queue!r} did not write: empty it, "
+                    "link to another table, or take it over by a rebuild"
+                )
+            own.claim(conn, table, self.feeder)
+            owner = own.owner(conn, table) or self.feeder
+        self._check_owner(owner)
 
     def _hold(self, conn: sa.Connection, own: ProgressTables) -> None:
         """Prevent other links from taking over the table until the transaction ends."""
