@@ -191,6 +191,29 @@ class TestClient:
             HttpReceiver(URL_ENV, SECRET_ENV).check()
         assert "hunter2" not in str(failed.value)
 
+    @pytest.mark.parametrize(
+        ("url", "warns"),
+        [
+            ("http://receiver.example/x", True),
+            ("http://10.0.0.7:8000/", True),
+            ("http://localhost.example/", True),
+            ("http://[2001:db8::1]/", True),
+            ("https://receiver.example/x", False),
+            ("http://localhost:8000/", False),
+            ("http://here.localhost/", False),
+            ("http://127.1.2.3/", False),
+            ("http://[::1]:8000/", False),
+        ],
+    )
+    def test_requests_to_other_machines_without_encryption_are_warned_of(
+        self, url: str, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv(URL_ENV, url)
+        said = HttpReceiver(URL_ENV, SECRET_ENV).check()
+        assert said.split()[0] == url.split("/")[2]
+        assert ("use https" in said) is warns
+        assert [each.levelname for each in caplog.records] == ["WARNING"] * warns
+
     def test_a_missing_url_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(URL_ENV, raising=False)
         with pytest.raises(LinkFailed, match="\\$CQ_WEBHOOK_URL is not set"):
@@ -293,6 +316,13 @@ class TestAnswers:
         drain(db, QUEUE)
         assert status(db, QUEUE) == "active: "
         assert kept.history() == {"a": [1]}
+
+    def test_an_answer_of_deep_json_stops_the_link(self, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        cq.configure(db, QUEUE, links=[links.webhook()])
+        change(db, a=1)
+        with serving(lambda request, body: (409, b"[" * client.ANSWER_BYTES)) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            assert step(db, QUEUE).startswith("stopped: the receiver of the webhook answered 409: [[[")
 
     def test_a_sweep_that_is_refused_stops_the_link_unless_a_position_shows_that_it_is_late(
         self, db: Any, kept: Kept

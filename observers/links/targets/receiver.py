@@ -14,6 +14,7 @@ import logging
 from collections.abc import Sequence
 from hashlib import sha256
 from http.client import HTTPException
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -120,9 +121,16 @@ class HttpReceiver:
         )
 
     def check(self) -> str:
-        """Return the receiver's host; raises `LinkFailed` if the URL or the secret is missing or malformed."""
+        """Return the receiver's host, with a warning if requests to it are not encrypted.
+
+        Raises `LinkFailed` if the URL or the secret is missing or malformed.
+        """
         _, parts = self._located()
         read_secrets(self._secret_env)
+        if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
+            warning = f"changes and answers are not encrypted on their way to {parts.netloc}: use https"
+            log.warning("the URL in $%s begins with http://: %s", self._url_env, warning)
+            return f"{parts.netloc} (http: {warning})"
         return parts.netloc
 
     def post(self, message: str, body: bytes) -> Answer:
@@ -181,6 +189,15 @@ def _split(url: str) -> SplitResult | None:
         return None
     fits = parts.scheme in ("http", "https") and "@" not in parts.netloc and not parts.fragment
     return parts if fits and is_complete and url.isascii() and url.isprintable() and " " not in url else None
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _reason(error: Exception) -> str:

@@ -107,7 +107,7 @@ class WebhookTarget(Target):
     def _position(self, answer: Answer) -> str:
         try:
             content: Any = json.loads(answer.text)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter for deep nesting
             content = None
         found = content.get("position", 0) if isinstance(content, dict) else 0
         if found is not None and not isinstance(found, str):
