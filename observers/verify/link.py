@@ -88,8 +88,10 @@ def _check_row(piece: Piece, found: Found) -> Steps:
     piece.require(where, "link-notification", found.key, what, partial(piece.stamp, where))
     # An entry in two pieces, the most that cq writes, is checked with the first, or with the last if it has no first.
     is_first = is_piece(found.value)
-    other = sequence_at(sequence, 1 if is_first else -1)
-    stored = None if is_whole(found.value) else piece.snapshot.get(keys.row(bucket, other))
+    stored = None
+    if not is_whole(found.value):  # a whole row may have the first counter of all, before which there is none
+        other = sequence_at(sequence, 1 if is_first else -1)
+        stored = piece.snapshot.get(keys.row(bucket, other))
     yield keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
     pieces = [(sequence, found.value)]
     value = None if stored is None else stored.value
