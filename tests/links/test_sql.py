@@ -558,7 +558,7 @@ class TestSecrets:
         ("url", "message", "expected"),
         [
             ("postgresql://u:s3cr3t%2Fw@h/d", "xs3cr3t/wx s3cr3t%2Fw", "x***x ***"),
-            ("postgresql://h/d?sslpassword=a%20b", "a b, a+b, a%20b", "***, ***, ***"),
+            ("postgresql://h/d?sslpassword=a%20%2Fb", "a /b, a+%2Fb, a%20%2Fb", "***, ***, ***"),
             ("mysql://h/d?passwd=hunter2&ssl_key_password=other", "hunter2 other", "*** ***"),
             ("postgresql://h/d?password=one&password=two", "one two", "*** ***"),
             ("postgresql://h/d?passfile=file&sslkey=key", "file key", "file key"),

@@ -68,9 +68,8 @@ class Secrets:
             if _SECRET.search(name) and name not in _NO_SECRET:
                 found.update(filter(None, [value] if isinstance(value, str) else value))
         # Drivers show them decoded, or as the URL has them. The longest first: a shorter one may be part of it.
-        self._found = sorted(
-            found | set(map(quote_plus, found)) | set(map(quote, found)), key=len, reverse=True
-        )
+        encoded = {encode(each, safe="") for encode in (quote, quote_plus) for each in found}
+        self._found = sorted(found | encoded, key=len, reverse=True)
 
     def redact(self, text: str) -> str:
         """The text with each password, plain or URL-encoded, replaced by three asterisks."""

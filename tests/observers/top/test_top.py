@@ -18,9 +18,9 @@ from cq.observers.top.index import observer, top
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.store.transact import transact
 from tests.kit.faults import Calls
+from tests.kit.queues import commits
 from tests.observers.top.tops import FIRST, ToldTop
 
-NOT_COMMITTED = 1020
 many = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 KEYS = st.sampled_from(["a", "b", "c", "bb", "ä", "日", "", "a\x00", "z" * 50])
@@ -322,3 +322,17 @@ def test_a_rank_costs_small_ranges_whatever_the_number_of_keys(db: Any) -> None:
     assert tr.made.count("get_range") == 4  # exponent, two pairs of digits, the end
     # metadata version, configuration, value, generation; the count of that score, and two of all keys
     assert tr.made.count("get") == 7
+
+
+@pytest.mark.parametrize(("score", "is_valid"), [(2, True), (10, False)])
+def test_a_read_of_a_page_conflicts_with_changes_of_this_page_only(
+    db: Any, score: int, is_valid: bool
+) -> None:
+    told = ToldTop(db)
+    told.tell({"a": 9, "b": 8, "c": 1})
+    tr = db.create_transaction()
+    Ranking(told.name).page(tr, 2)
+    tr.set(told.keys.prefix + b"test", b"")
+    told.tell({"c": score})
+
+    assert commits(tr) == is_valid
