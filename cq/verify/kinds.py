@@ -20,7 +20,10 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "store-key": ("a key of the store as a whole is malformed", NO_REPAIR),
     "flags": ("the flags are unreadable", "pauses the queue; an operator must set the flags again"),
     "full": ("the mark of a full queue is unreadable", "clears it; a worker checks the limits again"),
-    "purge": ("the mark of the latest purge is unreadable; `cq purge` writes a new one", NO_REPAIR),
+    "purge": (
+        "the mark of the latest purge is unreadable; if that has not ended, run `cq purge` again",
+        NO_REPAIR,
+    ),
     "row-unreadable": ("cq did not write a queued row", "sets its bytes aside"),
     "row-future": (
         "a queued row is stamped later than any commit: no pass goes beyond it",

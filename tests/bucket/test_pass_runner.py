@@ -416,6 +416,13 @@ class TestFailureShare:
         assert share.is_broken
         assert share.describe() == "10 of the last 40 keys failed, the latest with: error 9"
 
+    @pytest.mark.parametrize(("reported", "failed"), [(0, 9), (40, 10)])
+    def test_fewer_than_ten_keys_and_up_to_a_fifth_break_nothing(self, reported: int, failed: int) -> None:
+        share = FailureShare()
+        share.report(reported, {b"%d" % number: KeyFailure("x") for number in range(failed)})
+
+        assert not share.is_broken
+
     def test_one_key_that_fails_again_and_again_counts_once(self) -> None:
         share = FailureShare()
         for _ in range(100):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,27 @@ class TestTables:
         words = f"the table 'report' is fed by the link 'export' of queue {other!r} of this store"
         assert any(words in problem for problem in problems(db, name))
         assert table_of(report) == [("z", 4)]
+
+    @pytest.mark.parametrize("is_same", [True, False], ids=["another worker", "another link"])
+    @pytest.mark.parametrize("reporting_url", ["postgresql", "mariadb"], indirect=True)
+    def test_a_table_is_claimed_once_by_those_who_begin_at_the_same_time(
+        self, db: Any, name: str, reporting_url: str, is_same: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        target, first = target_of(configure(db, name)), name if is_same else f"{name}-2"
+        configure(db, first)
+        change(db, first, 4)
+        owner = ProgressTables.owner
+
+        def outrun(*given: Any, **how: Any) -> Any:
+            monkeypatch.setattr(ProgressTables, "owner", owner)
+            found = owner(*given, **how)
+            work(db, first)
+            return found
+
+        monkeypatch.setattr(ProgressTables, "owner", outrun)
+        with nullcontext() if is_same else pytest.raises(LinkStopped, match="is fed by the link"):
+            target.check()
+        assert table_of(link_of(db, first)) == [(KEY, 4)]
 
     def test_a_sweep_that_comes_late_deletes_nothing_of_others(
         self, db: Any, name: str, export: OpenLink

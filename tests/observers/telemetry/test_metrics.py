@@ -18,6 +18,7 @@ import cq
 import cq.observers.telemetry.metrics
 from cq import admin
 from cq.errors import MissingPackage
+from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys, OutboxKeys
 from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import pause_link
@@ -33,7 +34,7 @@ from cq.observers.telemetry.metrics import Address, MetricsUnavailable, promethe
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.kit.processes import free_ports
-from tests.kit.queues import add
+from tests.kit.queues import add, put
 from tests.kit.workers import running
 from tests.observers.outbox.outboxhelpers import URL_ENV
 from tests.observers.outbox.outboxhelpers import configure as configure_outbox
@@ -136,9 +137,7 @@ class TestMetrics:
 class TestMeasuring:
     """What waits, for metrics."""
 
-    def test_what_waits_is_measured_and_a_deleted_queue_no_longer(
-        self, db: Any, name: str, events: Events
-    ) -> None:
+    def test_what_waits_is_measured(self, db: Any, name: str, events: Events) -> None:
         cq.configure(db, name, buckets=2)
         add(db, name, {f"k{number}": 1 for number in range(100)})
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", {"total": 1}))
@@ -151,12 +150,24 @@ class TestMeasuring:
         assert (link["link"], link["stopped"], link["paused"]) == ("app", 0, 0)
         (checked,) = events.of("store_checked")
         assert checked["problems"] >= 1, "no worker is alive"
-        admin.delete(db, name)
+
+    def test_queues_that_are_deleted_or_damaged_or_that_another_worker_measures_have_no_metrics(
+        self, db: Any, name: str, events: Events
+    ) -> None:
+        names = [f"{name}-{number}" for number in range(3)]
+        for each in names:
+            cq.configure(db, each, links=[table(f"t{each}")])
+        task = MeasureTask(db)
         task.run()
-        assert len(events.of("queue_handed_over", queue=name)) == 1
+
+        admin.delete(db, names[0])
+        put(db, {QueueKeys(names[1]).flags: b"damaged"})
+        task.run()
+        assert {each["queue"] for each in events.of("queue_handed_over")} == set(names[:2])
         task.end()
-        assert len(events.of("queue_handed_over", queue=name)) == 1
-        assert events.of("link_handed_over", queue=name)
+        for event in ("queue_handed_over", "link_handed_over"):
+            assert sorted(each["queue"] for each in events.of(event)) == names
+        assert len(events.of("store_handed_over")) == 1
 
     def test_a_stopped_link_is_measured_until_its_epoch_ends_and_a_paused_one(
         self, db: Any, name: str, events: Events
