@@ -86,9 +86,9 @@ def _watch(db: Database, console: Console, queue: str | None, wide: bool, json: 
         while is_read():
             found = _answered(db, queue)
             if live is not None:
+                *tables, remarks = _parts(found, console.width, wide=wide)
                 # The screen shows the first lines.
-                parts = reversed(_parts(found, console.width, wide=wide))
-                live.update(Group(*_separated(parts)), refresh=True)
+                live.update(Group(*_separated([remarks, *tables])), refresh=True)
             else:
                 _print(console, found, wide, json)
                 if not json:

@@ -23,7 +23,7 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from tests.kit.faults import Calls
 from tests.kit.observing import concatenation
-from tests.kit.queues import add, aside, begun, combine_all, get, stored
+from tests.kit.queues import add, aside, begun, combine_all, get, put, stored
 
 
 def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:
@@ -196,6 +196,15 @@ def test_updates_of_one_transaction_are_combined_in_the_order_they_were_added(db
 
     transact(db, add)
     assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) == [1, 2, 3, 4]
+
+
+def test_pending_reads_combine_the_value_then_staged_updates_then_queued_ones(db: Any, name: str) -> None:
+    cq.configure(db, name, value=list, combiner=concatenation)
+    queue, keys, key = cq.CombineQueue(name, combiner=concatenation), QueueKeys(name), codec.encode("a")
+    put(db, {keys.value(key): codec.encode([1]), keys.staged(key): codec.encode([2])})
+    add(db, name, {"a": [3]})
+
+    assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) == [1, 2, 3]
 
 
 def test_delete_removes_a_key_of_a_queue_of_last_values(db: Any, name: str) -> None:
