@@ -126,6 +126,15 @@ def test_the_compose_file_is_one() -> None:
     run(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILES / "compose.yaml")
 
 
+def test_services_are_published_to_this_machine_only_and_pods_open_the_metrics_only() -> None:
+    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    (ingress,) = KUBERNETES[4]["spec"]["ingress"]
+
+    assert [port.rpartition(":")[0] for port in published] == ["127.0.0.1:8080", "127.0.0.1:5432"]
+    assert ingress["from"]
+    assert [port["port"] for port in ingress["ports"]] == [9100]
+
+
 def test_workers_and_the_dashboard_do_not_get_each_other_s_secrets() -> None:
     services = COMPOSE["services"]
 
