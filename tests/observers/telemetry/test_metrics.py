@@ -162,7 +162,9 @@ class TestMeasuring:
 
         admin.delete(db, names[0])
         put(db, {QueueKeys(names[1]).flags: b"damaged"})
+        admin.pause(db, names[2])
         task.run()
+        assert [each["warnings"] for each in events.of("store_checked")] == [0, 1]
         assert {each["queue"] for each in events.of("queue_handed_over")} == set(names[:2])
         task.end()
         for event in ("queue_handed_over", "link_handed_over"):
