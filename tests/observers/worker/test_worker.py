@@ -39,7 +39,7 @@ from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.faults import TIMED_OUT, FailedCalls, error_class
-from tests.kit.queues import add, aside, code_of, event_of, nothing_queued
+from tests.kit.queues import add, aside, code_of, event_of, nothing_queued, values
 from tests.kit.workers import SECONDS, Told, running, told_app
 from tests.links.sqlhelpers import configure as configure_table
 from tests.links.sqlhelpers import table_of
@@ -192,6 +192,7 @@ def test_a_drain_that_takes_long_reports_its_progress(
     Worker(db, app, [name]).drain()
     unsubscribe()
     assert nothing_queued(db, name)
+    assert values(db, name) == {"a": 1}, "the observer was not kept waiting for the report"
 
 
 def test_a_drain_follows_what_observers_add_to_other_queues(db: Any, name: str) -> None:
