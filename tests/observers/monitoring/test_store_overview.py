@@ -321,6 +321,16 @@ def test_an_outbox_needs_a_worker_as_nobody_else_sees_its_rows(db: Any, name: st
     outboxhelpers.configure(db, name)
     assert remarks(overview(db, name)) == ["no worker is alive"]
 
+    Membership(db, every=600.0, roles=["combine"]).beat(MemberReport())
+    lack = "has no worker: the live workers are for other queues, or have other roles"
+    assert remarks(overview(db, name)) == [f"the outbox of queue {name!r} {lack}"]
+
+    Membership(db, every=600.0).beat(MemberReport())
+    assert remarks(overview(db, name)) == []
+
+
+def test_a_paused_outbox_needs_no_worker(db: Any, name: str, sqlite_url: str) -> None:
+    outboxhelpers.configure(db, name)
     pause_link(db, name, OUTBOX, paused=True)
     assert "no worker is alive, and none is needed now" in remarks(overview(db, name))
 
