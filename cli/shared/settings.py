@@ -168,11 +168,14 @@ def use_file(ctx: typer.Context) -> None:
     commands: Any = ctx.command
     # The command that runs, and the one that checks the values of its settings.
     needed = {name: commands.commands[name] for name in (str(ctx.invoked_subcommand), _CHECKS)}
-    for setting, value in _read(path):
+    for setting, stored in _read(path):
         if setting is ENV_NAMES:
-            _list_names(path, value)
+            _list_names(path, stored)
             continue
         options = [found for name, each in needed.items() for found in options_of(setting, each, (name,))]
+        # Several values may be one text, as in the environment.
+        is_split = isinstance(stored, str) and options[0][1].nargs == -1
+        value = stored.split() if is_split else stored
         _check(ctx, path, setting, options[0][1], value)
         for words, option in options:
             table = defaults

@@ -150,15 +150,15 @@ def test_the_store_and_the_app_of_each_command_are_settings(words: tuple[str, ..
     assert variables.get("--app", "CQ_APP") == "CQ_APP"
 
 
-@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize("queues", ["", '["words", "hits"]', '"words hits"'])
 def test_a_worker_works_on_the_queues_of_its_settings(
-    here: Here, monkeypatch: pytest.MonkeyPatch, is_file: bool
+    here: Here, monkeypatch: pytest.MonkeyPatch, queues: str
 ) -> None:
     for name in ("words", "hits", "others"):
         here("configure", name, "--combiner", "sum")
         here("add", name, "a=1")
-    if is_file:
-        Path("cq.toml").write_text('[worker]\nqueues = ["words", "hits"]')
+    if queues:
+        Path("cq.toml").write_text(f"[worker]\nqueues = {queues}")
     else:
         monkeypatch.setenv("CQ_WORKER_QUEUES", "words hits")
 
@@ -230,7 +230,6 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
         ('stor = "embedded:x.db"', "unknown key 'stor': expected one of store, "),
         ("[worker]\nspeed = 1", "unknown key 'worker.speed'"),
         ("[worker]\nconcurrency = 1.5", "cq.toml: worker.concurrency: "),
-        ('[worker]\nqueues = "words"', "cq.toml: worker.queues: "),
         ("[worker]\nconcurrency = 0", "cq.toml: worker.concurrency: "),
         ("env_names = 1", "expected env_names to be an array of names of environment variables"),
         ('env_names = ["a b"]', "expected env_names to be an array of names of environment variables"),
