@@ -99,5 +99,9 @@ def _max_file_bytes() -> int:
 
 
 def _size(number: int) -> str:
-    """A number of bytes as readable text."""
-    return f"{number / 1e9:,.1f} GB"
+    """A number of bytes as readable text, such as "4.4 TB"."""
+    size, unit = number / 1e6, "MB"
+    for larger in ("GB", "TB"):
+        if size >= 1_000:
+            size, unit = size / 1_000, larger
+    return f"{size:.1f} {unit}"

@@ -131,14 +131,22 @@ def test_a_url_that_names_no_store_is_said(tmp_path: Path) -> None:
 def test_a_full_disk_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100_000_000))
 
-    assert "0.1 GB are free in " in wrong(url)["room"]
+    assert "100.0 MB are free in " in wrong(url)["room"]
 
 
 @pytest.mark.usefixtures("db")
 def test_a_file_near_its_limit_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_embedded, "_max_file_bytes", lambda: 10_000)
 
-    assert "SQLite takes 0.0 GB" in wrong(url)["store file"]
+    assert "SQLite takes 0.0 MB" in wrong(url)["store file"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [(0, "0.0 MB"), (999_900_000, "999.9 MB"), (1_500_000_000, "1.5 GB"), (17_592_186_044_416, "17.6 TB")],
+)
+def test_sizes_are_in_units_that_fit(size: int, shown: str) -> None:
+    assert doctor_embedded._size(size) == shown
 
 
 def test_a_clock_that_was_set_back_is_said(db: Any, url: str) -> None:
@@ -192,6 +200,14 @@ def test_a_cluster_cannot_do_without_the_client_library(cluster_file: str) -> No
     assert list(checks) == CLUSTER
     assert list(wrong(f"fdb:{cluster_file}")) == ["client library"]
     assert "install the package `foundationdb-clients`" in checks["client library"].message
+
+
+def test_a_binding_that_is_newer_than_the_library_is_told_which_one_fits(
+    cluster_file: str, binding: Binding
+) -> None:
+    binding.refusal = RuntimeError("The installed library supports a maximum version of 730.")
+
+    assert "run `pip install 'foundationdb==7.3.*'`" in wrong(f"fdb:{cluster_file}")["client library"]
 
 
 def test_a_missing_binding_is_said(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
