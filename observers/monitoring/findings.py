@@ -14,7 +14,6 @@ from cq.admin.queue_status import QueueStatus
 from cq.config.parts import MAX_BUCKETS
 from cq.observers.monitoring.link_status import PAUSED, LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
-from cq.observers.scheduling.members import OUTBOX
 from cq.plain_text import utc_time
 
 MAX_AGE_SECONDS: Final = 60.0
@@ -233,7 +232,7 @@ def find_remarks(seen: Overview) -> list[Remark]:
         found += _of_link(link, link.name, _LINK_KINDS, is_any_alive)
     for queue_name, outbox in seen.outboxes.items():
         found += _of_link(outbox, queue_name, _OUTBOX_KINDS, is_any_alive)
-        if is_any_alive and outbox.state != PAUSED and not _is_moved(queue_name, seen.workers):
+        if is_any_alive and outbox.state != PAUSED and not seen.outbox_workers[queue_name]:
             text = "has no worker: the live workers are for other queues, or have other roles"
             found.append(_remark(Finding.OUTBOX_LATE, queue_name, text))
     if is_any_alive:
@@ -276,14 +275,6 @@ def _has_work(queue: QueueStatus) -> bool:
 def _has_entries(link: LinkStatus) -> bool:
     """Whether a link needs a worker now."""
     return link.state != PAUSED and (link.waiting_buckets > 0 or link.state != _ACTIVE)
-
-
-def _is_moved(queue: str, workers: Sequence[WorkerStatus]) -> bool:
-    """Whether a live worker adds the rows of a queue's outbox, as far as the workers' rows say."""
-    return any(
-        each.alive and OUTBOX in each.roles and (each.queues is None or queue in each.queues)
-        for each in workers
-    )
 
 
 def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark:

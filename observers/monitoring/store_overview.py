@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from shlex import quote
@@ -24,6 +24,7 @@ from cq.observers.links.spec import links_in
 from cq.observers.links.state import read_control
 from cq.observers.monitoring.link_status import LinkStatus, link_status
 from cq.observers.scheduling.members import COMBINE, DELIVER, ROLES, Member, TaskId, read_members
+from cq.observers.scheduling.members import OUTBOX as OUTBOX_ROLE
 from cq.plain_text import printable
 from cq.store.api import Database, Transaction
 from cq.store.bounded_reads import read_each
@@ -133,6 +134,7 @@ class Overview:
         outboxes: {name of a queue: its outbox}.
         feeds: {name of a feed with messages that workers must deliver or number: how many workers are for it}; empty
             in the overview of one queue.
+        outbox_workers: {name of a queue with an outbox: how many workers are for the outbox}.
     """
 
     queues: list[QueueStatus]
@@ -141,6 +143,7 @@ class Overview:
     workers: list[WorkerStatus]
     outboxes: dict[str, LinkStatus] = field(default_factory=dict)
     feeds: dict[str, int] = field(default_factory=dict)
+    outbox_workers: dict[str, int] = field(default_factory=dict)
 
     def links_of(self, queue: str) -> list[LinkStatus]:
         """The links of a queue."""
@@ -167,8 +170,14 @@ def overview(db: Database, name: str | None = None) -> Overview:
             key=lambda each: (each.host, each.pid, each.id),
         ),
         {each.queue: each for each in outboxes},
-        {each: sum(member.does(TaskId(DELIVER, each, 0)) for member in alive) for each in feeds},
+        _workers_for(DELIVER, feeds, alive),
+        _workers_for(OUTBOX_ROLE, [each.queue for each in outboxes], alive),
     )
+
+
+def _workers_for(role: str, names: Iterable[str], alive: Sequence[Member]) -> dict[str, int]:
+    """{name: how many workers have this role, and are for the queue or feed of this name}."""
+    return {name: sum(member.does(TaskId(role, name, 0)) for member in alive) for name in names}
 
 
 def _link_parts(tr: Transaction, queue: str) -> list[tuple[str, str]]:
