@@ -1,4 +1,4 @@
-"""What `cq status` shows of queues and workers: columns, and states with their levels and colours."""
+"""The columns of `cq status` for queues and workers, and their states with levels and colours."""
 
 from __future__ import annotations
 
