@@ -13,7 +13,7 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
 from cq.keys.queue import bucket_in
-from cq.queue.rows import Backlog, Row, Updates, drop_repeated_operations, notified, read_rows, updates_of
+from cq.queue.rows import Backlog, Row, Updates, by_key, drop_repeated_operations, notified, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, TransactionRead, error_code
 from cq.store.own_writes import hides_writes, makes_unreadable, recorded
 
@@ -32,9 +32,11 @@ def read_pending_updates(
     an add to one of the buckets in the same transaction.
     """
     staged = _staged(snapshot, config, wanted)
+    backlogs, rows = _queued(snapshot, config, wanted)
+    is_all = len(rows) == sum(len(each.rows) for each in backlogs)
     updates: Updates = {}
-    for backlog, rows in _backlogs(snapshot, config, wanted):
-        for encoded, some in updates_of(backlog, rows).items():
+    for queued in [each.updates for each in backlogs] if is_all else [by_key(rows)]:
+        for encoded, some in queued.items():
             updates.setdefault(encoded, []).extend(some)
     for encoded, combined in staged:
         updates.setdefault(encoded, []).insert(0, combined)
@@ -45,7 +47,7 @@ def read_pending_rows(
     snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
 ) -> list[Row]:
     """The queued rows that count, of all keys, or at least of the wanted keys; raises as `read_pending_updates`."""
-    return [row for _, rows in _backlogs(snapshot, config, wanted) for row in rows]
+    return _queued(snapshot, config, wanted)[1]
 
 
 def _staged(
@@ -65,11 +67,12 @@ def _staged(
     return found
 
 
-def _backlogs(
+def _queued(
     snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None
-) -> Iterator[tuple[Backlog, list[Row]]]:
-    """The backlog of each bucket, and its rows that count: those under the former shape first."""
+) -> tuple[list[Backlog], list[Row]]:
+    """The backlog of each bucket, those under the former shape first, and the rows of all that count."""
     queue, name = QueueKeys(config.name), config.name
+    found: list[Backlog] = []
     with _before_adds(name):
         if wanted is None:
             _refuse_after_adds(snapshot, queue, name)
@@ -82,7 +85,9 @@ def _backlogs(
             backlog = read_rows(snapshot, queue.rows(*each), PENDING_BYTES)
             if not backlog.at_end:
                 raise _too_deep(name, f"are queued in bucket {each[1]}")
-            yield backlog, drop_repeated_operations(snapshot, queue, backlog.rows)
+            found.append(backlog)
+        # Once for all buckets: on a cluster, each look-up takes a round trip.
+        return found, drop_repeated_operations(snapshot, queue, [row for each in found for row in each.rows])
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from unittest.mock import patch
 
 import cq
 from cq.bucket.pass_runner import PassRunner
+from cq.config.queue import read_config
+from cq.queue.pending import read_pending_updates
 from cq.store import version_chain
 from cq.store.api import is_local
 from cq.store.transact import transact
@@ -116,3 +118,17 @@ def test_a_pass_over_cached_values_reads_none(db: Any, name: str) -> None:
     assert not runner.combine().more
 
     assert counted.trips == [VERSION, ["get", "get", "get_range"], COMMIT]
+
+
+@repeated_on_a_cluster
+def test_a_pending_read_of_all_buckets_looks_up_operation_ids_once(db: Any, name: str) -> None:
+    cq.configure(db, name, key=str, value=int, combiner="sum", buckets=4)
+    many = {str(number): 1 for number in range(40)}
+    for once in ("first", "second", "second"):
+        add(db, name, many, once=once)
+    config = transact(db, lambda tr: read_config(tr, name))
+    counted = TripsDatabase(db)
+    snapshot = counted.create_transaction().snapshot
+
+    assert read_pending_updates(snapshot, config) == {config.key.encoder()(key): [1, 1] for key in many}
+    assert counted.trips.count(["get_range"] * 2) == 1  # the markers of both ids
