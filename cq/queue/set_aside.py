@@ -24,7 +24,7 @@ from cq.queue.missed_reports import drop_missed, each_missed, read_missed, retry
 from cq.queue.packing import Checked
 from cq.queue.requests import is_request
 from cq.queue.rows import UnreadableRow
-from cq.store.api import Database, Transaction, TransactionRead, Writer
+from cq.store.api import Database, KeyValue, Transaction, TransactionRead, Writer
 from cq.store.bounded_reads import scan_rows
 from cq.store.sizes import fitting
 from cq.store.transact import transact
@@ -115,8 +115,8 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Add updates set aside again, of a queue or of one key, and have workers retry missed reports.
 
     Missed reports come first. Then the pieces of updates are added, many small ones in one transaction, a large one in
-    several. Returns the number of updates and reports. Raises `InvalidData` at the first piece that the queue does not
-    take, such as an unreadable row: this piece stays set aside, earlier pieces are added.
+    several. Returns the number of updates and reports. Raises `InvalidData` after all others if the queue does not take
+    a piece, such as an unreadable row, which then stays set aside.
     """
     queue = QueueKeys(name)
 
@@ -153,8 +153,8 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Drop updates set aside, of a queue or of one key; returns the number of pieces.
 
     Of missed reports only the error is dropped: the observers receive the keys with their next updates. Updates of a
-    queue with a window or a roll-up stay in these. Raises `InvalidData` at the first piece with updates of the totals
-    of a window: they are subtracted when they leave it, so they must be added first.
+    queue with a window or a roll-up stay in these. Raises `InvalidData` after all others if a piece has updates of the
+    totals of a window: they are subtracted when they leave it, so they must be added first.
     """
     keys = QueueKeys(name)
 
@@ -211,39 +211,59 @@ def _each_piece(
 ) -> Iterator[int]:
     """Call `use` for each piece, and remove the used part in the same transaction; yields the numbers used.
 
-    A transaction uses many small pieces. If one of them is refused, the pieces before it are used one by one.
+    A transaction uses many small pieces. If one of them is refused, the pieces before it are used one by one, and then
+    those after it. At the end it raises `InvalidData` about the refused ones.
     """
-    keys = QueueKeys(name)
+    keys, tried = QueueKeys(name), list[bytes]()
 
     def step(tr: Transaction, begin: bytes | None, most: int) -> tuple[bytes, int] | None:
+        tried.clear()
         first, end = _range(tr, keys, name, key)
-        number, following = 0, None
         # Not a snapshot read: two concurrent retries must not both use a piece.
-        for row in tr.get_range(begin or first, end, limit=most):
-            used, left = use(tr, row.key, row.value)
-            number += used
-            if left is not None:
-                tr.set(row.key, left)
-                return row.key, number  # the next step continues with the rest of this piece
-            tr.clear(row.key)
-            following = after(row.key)
-            if tr.get_approximate_size().wait() > _USED_BYTES:
-                break
-        return None if following is None else (following, number)
+        return _use_some(tr, tr.get_range(begin or first, end, limit=most), use, tried)
 
     begin, most = None, _MOST_PIECES
+    refusals: list[CqError] = []
     while True:
         try:
             done = transact(db, partial(step, begin=begin, most=most))
-        except CqError:
-            if most == 1:
+        except (CorruptData, InvalidData) as error:
+            if not tried:
                 raise
+            if most == 1:
+                begin = after(tried[-1])
+                refusals.append(error)
             most = 1
             continue
         if done is None:
-            return
+            break
         begin, number = done
+        most = min(2 * most, _MOST_PIECES)
         yield number
+    if refusals:
+        raise InvalidData(f"pieces that stay set aside: {len(refusals):,}; the first one: {refusals[0]}")
+
+
+def _use_some(
+    tr: Transaction,
+    rows: Iterable[KeyValue],
+    use: Callable[[Transaction, bytes, bytes], _Used],
+    tried: list[bytes],
+) -> tuple[bytes, int] | None:
+    """Use pieces up to a number of bytes; returns where the next ones begin, and the number used; None without rows."""
+    number, following = 0, None
+    for row in rows:
+        tried.append(row.key)
+        used, left = use(tr, row.key, row.value)
+        number += used
+        if left is not None:
+            tr.set(row.key, left)
+            return row.key, number  # the next step continues with the rest of this piece
+        tr.clear(row.key)
+        following = after(row.key)
+        if tr.get_approximate_size().wait() > _USED_BYTES:
+            break
+    return None if following is None else (following, number)
 
 
 def _range(tr: TransactionRead, keys: QueueKeys, name: str, key: Any) -> tuple[bytes, bytes]:
