@@ -29,7 +29,6 @@ from tests.kit.processes import ended
 
 FRAMES: Final = 48
 FRAME_MILLISECONDS: Final = 500
-PICTURE_BYTES: Final = 1_000_000
 WIDE: Final = 1000
 HIGH: Final = 400
 """Of the table of counts."""
