@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import threading
 from collections import Counter
@@ -137,6 +138,7 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 _VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
 _WITHOUT_LOG = b"\x01\x01"
 _STEPS_BETWEEN_SIGNALS = 10_000
+_MOUNTS = Path("/proc/self/mountinfo")
 _MARK = APPLICATION_ID.to_bytes(4, "big")
 
 _C = TypeVar("_C", bound=apsw.Connection)
@@ -212,6 +214,8 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
         return False
     _check_header(path, header, size)
     _check_side_files(path)
+    if writes or made_at(path) is None:
+        _check_names(path)
     if writes and not is_writable(path):
         raise NotAStore(f"{path} or its directory cannot be written: check their permissions")
     return True
@@ -495,6 +499,18 @@ def _check_side_files(path: Path) -> None:
                     f"{helper} was not made by a user who may write the store (but by user {status.st_uid}): "
                     "find out where it comes from, and move it away"
                 )
+
+
+def _check_names(path: Path) -> None:
+    """Refuse a file with a second name: SQLite has a log beside each name, so commits under one would be lost."""
+    if path.stat().st_nlink > 1:
+        raise NotAStore(f"{path} has several names (hard links): use a symbolic link, or a copy")
+    with contextlib.suppress(OSError):  # other systems have no such mounts
+        point = re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % ord(found[0]), os.fsencode(path))
+        if point in (line.split()[4] for line in _MOUNTS.read_bytes().splitlines()):
+            raise NotAStore(
+                f"{path} is a mount of the file alone: mount its directory, which has its log, too"
+            )
 
 
 def _check_header(path: Path, header: bytes, size: int) -> None:

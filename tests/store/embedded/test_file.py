@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -463,6 +466,40 @@ def test_links_lead_to_one_store(path: Path) -> None:
         db[b"a"] = b"1"
         assert other[b"a"] == b"1"
         assert other.path == db.path
+
+
+def test_a_store_with_a_second_name_is_refused_and_a_copy_with_one_can_be_read(path: Path) -> None:
+    """Each name has a log of its own, and the commits in one of them were lost."""
+    with Database(path) as db:
+        db[b"a"] = b"1"
+        copy_path = path.with_name("copy.db")
+        db.copy_to(copy_path)
+    path.with_name("other.db").hardlink_to(path)
+    path.with_name("older.db").hardlink_to(copy_path)
+
+    assert_refused(path, r"several names \(hard links\)")
+    assert_refused(copy_path, r"several names \(hard links\)")
+    with ReadOnlyDatabase(copy_path) as read:
+        assert read[b"a"] == b"1"
+
+
+UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
+
+
+def test_a_mount_of_the_file_alone_is_refused(path: Path) -> None:
+    """Its log would be beside the mount, as in a container that is removed."""
+    if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], check=False).returncode != 0:
+        pytest.skip("unshare of util-linux cannot mount here")
+    make_store(path)
+    point = path.parent / "in a folder" / "store.db"
+    point.parent.mkdir()
+    point.touch()
+
+    mount = ("sh", "-c", 'mount --bind "$1" "$2"; shift 2; exec "$@"', "sh", str(path), str(point))
+    program = (sys.executable, "-c", OPEN.format("pass"), str(point))
+    found = subprocess.run([*UNSHARE, *mount, *program], capture_output=True, text=True, check=False)
+
+    assert "is a mount of the file alone: mount its directory" in found.stderr
 
 
 EXIT = """
