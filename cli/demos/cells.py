@@ -17,12 +17,10 @@ from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any, Final
-from urllib.parse import quote
 
 import cq
-from cq.cells import Cells, Router, Rule, UserData, entries, map_old_ids, search
+from cq.cells import Cells, UserData, entries, search
 from cq.cells.records import HERE, Fence
-from cq.cells.router import WebAnswer, WebRequest
 from cq.cli.demos.command import CellOptions
 from cq.cli.demos.harness import (
     DemoRun,
@@ -72,15 +70,13 @@ _REFUSALS: Final = (
 )
 _CONTENT: Final = b"." * 100
 PATIENCE: Final = 1.0
-OldIds = dict[int, tuple[str, str]]
-"""{id of a row before the store became a cell: (user, text)}."""
+OldRows = list[tuple[str, str]]
+"""(user, text) of each row before the store became a cell."""
 
 
 _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
 """The environment variable with the URL of the store that receives the counts of the cells."""
 _PAGE: Final = 100  # entries of a page
-_RULES: Final = (Rule("/u/{user}"), Rule("/note/{old}", to="/u/{user}/note/{number}", type=int))
-_NOBODY: Final = WebAnswer(404, "There is no such user.")
 
 
 def run(options: CellOptions, demo: DemoRun) -> Figures:
@@ -95,7 +91,7 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         # Enough without the first cell for all users, and for those on their way, who have seats in two cells.
         limit = -(-options.users // (options.stores - 1)) + options.movers + 1
         urls = make_cells(cells, db, folder, options.stores, limit)
-        old_ids = make_old_rows(cells, [user for user in users if is_old(user)])
+        old = make_old_rows(cells, [user for user in users if is_old(user)])
         parts = (texts(writer, options.number, users, demo.rng) for writer in range(options.writers))
         steps = Steps.of_parts(demo.folder, b"demo_cells/", parts)
         figures = demo.complete(
@@ -108,8 +104,7 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
             is_settled=lambda: True,
         )
         settle(cells, db, urls)
-        figures |= recount(cells, db, steps, old_ids)
-        return figures | {"routed": check_router(cells, Router(cells, [*urls][-1], _RULES), old_ids)}
+        return figures | recount(cells, db, steps, old)
 
 
 def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int) -> dict[str, str]:
@@ -173,17 +168,16 @@ def is_old(user: str) -> bool:
     return user.startswith("old")
 
 
-def make_old_rows(cells: Cells, users: list[str]) -> OldIds:
-    """Write the rows that users had before the store became a cell; returns their former ids."""
-    ids = dict(enumerate((user, f"old-{number}") for user in users for number in range(_OLD_ROWS)))
+def make_old_rows(cells: Cells, users: list[str]) -> OldRows:
+    """Write the rows that users had before the store became a cell."""
+    rows = [(user, f"old-{number}") for user in users for number in range(_OLD_ROWS)]
 
     def write(tr: Transaction) -> None:
-        for user, text in ids.values():
+        for user, text in rows:
             tr.set(_old_row(user, text), b"")
 
     transact(cells.store(OLD_CELL), write)
-    map_old_ids(cells, ids)
-    return ids
+    return rows
 
 
 def _old_row(user: str, text: str = "") -> bytes:
@@ -315,11 +309,11 @@ def take_away(data: UserData) -> None:
 # The recount
 
 
-def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: OldIds) -> Figures:
+def recount(cells: Cells, db: Database, steps: Sequence[Steps], old: OldRows) -> Figures:
     """Compare the stores with the writes; returns the figures. Raises `DemoDiffers`."""
     names = [each.name for each in cells.cells()]
     written: defaultdict[str, set[str]] = defaultdict(set)
-    for user, text in chain(old_ids.values(), *steps):
+    for user, text in chain(old, *steps):
         written[user].add(text)
     deleted = {user for user in written if _is_deleted(cells, names, user)}
     wanted = {user: texts for user, texts in written.items() if user not in deleted}
@@ -337,7 +331,7 @@ def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: OldIds)
         "writes": writes,
         "users": sum(found.values()),
         "deleted": len(deleted),
-        "adopted": len({user for user, _ in old_ids.values()}),
+        "adopted": len({user for user, _ in old}),
         "moves": moves,
         "cells": found,
     }
@@ -415,28 +409,3 @@ def _check_cells(cells: Cells, users: Collection[str]) -> dict[str, int]:
         most = 0 if each.name == OLD_CELL else each.max_users or 0
         check(each.users <= most, f"{each.name} has {each.users} users: {each.closed}")
     return {each.name: each.users for each in cells.cells()}
-
-
-def _page(user: str) -> WebRequest:
-    return WebRequest("", f"/u/{user}", "", b"", "")
-
-
-def check_router(cells: Cells, router: Router, old_ids: OldIds) -> int:
-    """Compare a router's answers with the directory; returns the number of redirected users."""
-    redirected = 0
-    webs: dict[str, str] = {}
-
-    def follow(request: WebRequest, wanted: WebAnswer | None) -> None:
-        answer = router.route(request)
-        check(answer == wanted, f"{request} got {answer} instead of {wanted}")
-
-    for each in cells.cells():
-        for user in cells.directory.users_in(each.name):
-            webs[user] = each.web
-            is_here = each.name == router.here
-            follow(_page(user), None if is_here else WebAnswer(307, f"{each.web}/u/{quote(user)}"))
-            redirected += not is_here
-    for old, (user, text) in old_ids.items():
-        page = WebAnswer(307, f"{webs[user]}/u/{quote(user)}/note/{text}") if user in webs else _NOBODY
-        follow(WebRequest("", f"/note/{old}", "", b"", ""), page)
-    return redirected

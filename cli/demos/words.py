@@ -12,16 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
-from itertools import count, islice
-from threading import Event
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import cq
 from cq.admin.configure import change, requested
 from cq.cli.demos.command import WordOptions
-from cq.cli.demos.harness import numbered, published, run_role, run_worker
+from cq.cli.demos.harness import published, run_role, workers
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity, say
 from cq.cli.shared.processes import Crew
@@ -31,19 +28,15 @@ from cq.errors import ConfigurationError, TooLarge
 from cq.intake.documents import Documents
 from cq.observers.links import spec as links
 from cq.observers.links.registry import opened_link
-from cq.observers.telemetry.bus import subscribe
 from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
-from cq.store.transact import transact
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 QUEUE: Final = "demo_words"
 TABLE: Final = "demo_word_counts"
-PASSES: Final = b"demo_words/passes"
-"""The key of the number of passes of this run."""
 WORD: Final = re.compile(r"(?<![^\W_])[^\W\d_]++(?!\d)")
 """Letters that are not next to a digit: the hashes in a list of packages are no words."""
 _AT_ONCE: Final = 100
@@ -59,16 +52,12 @@ def run_words(options: WordOptions, paths: list[str]) -> None:
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db, store)  # before files are read, which may take long
     _observe(db, store)
-    transact(db, lambda tr: tr.clear(PASSES))
-    roles = [partial(run_counting_worker, url=store)] * options.workers
-    with Crew(numbered("worker", roles), run_role):
+    with Crew(workers(options.workers, store, [QUEUE]), run_role):
         loaded = _load(db, paths, options.loaders)
-        with progress(counted=False) as display, _counted_passes(db):
+        with progress(counted=False) as display:
             display.add_task("combining")
-            Worker(
-                db, queues=[QUEUE]
-            ).drain()  # together with the workers; also finishes the export and the cloud
-    loaded["passes"] = transact(db, lambda tr: int.from_bytes(bytes(tr.get(PASSES).value or b""), "little"))
+            # Together with the workers; it also finishes the export and the cloud.
+            Worker(db, queues=[QUEUE]).drain()
     distinct = sum(1 for _ in cq.CombineQueue(QUEUE).scan(db))
     ranking: Ranking[str, int] = Ranking(QUEUE)
     most = [(entry.key, entry.score) for entry in islice(ranking.scan(db), options.top)]
@@ -95,28 +84,9 @@ def _print_result(
     )
     say(
         f"ran: a transaction for each new or changed file, with {quantity(loaded['updates'], 'update')} in all; "
-        f"{quantity(options.workers, 'worker')}, which combined them in {quantity(loaded['passes'], 'pass', 'passes')}"
+        f"{quantity(options.workers, 'worker')}, which combined them"
     )
     say(f"the counts stay in the store: cq top {QUEUE} --store {options.store}")
-
-
-@contextmanager
-def _counted_passes(db: Any) -> Iterator[None]:
-    """Add the number of passes of this process to the store's."""
-    passes = count()
-    end = subscribe(lambda event: next(passes) if event.name == "pass_done" else None)
-    try:
-        yield
-    finally:
-        end()
-        number = next(passes)
-        transact(db, lambda tr: tr.add(PASSES, number.to_bytes(8, "little")))
-
-
-def run_counting_worker(stop: Event, *, url: str) -> None:
-    """Run a worker, and count its passes."""
-    with _counted_passes(cq.open(url)):
-        run_worker(stop, url=url, queues=[QUEUE])
 
 
 def _observe(db: Any, store: str) -> None:
