@@ -13,8 +13,8 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.queue.bucket_state import BucketState
-from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.transact import transact
+from cq.store.api import Transaction, TransactionRead
+from cq.store.transact import transactional
 
 
 def current_generation(tr: TransactionRead, queue: str, observer: str) -> int | None:
@@ -46,15 +46,12 @@ def is_settled(tr: TransactionRead, name: str) -> bool:
     return config.former is None and config.conversion is None and not _unpublished(tr, config)
 
 
-def publish_generations(db: Database, name: str) -> bool:
+@transactional
+def publish_generations(tr: Transaction, name: str) -> bool:
     """Publish the generations whose backfill is complete, for readers; returns whether there was any.
 
     Any number of workers may call this at any time.
     """
-    return transact(db, lambda tr: _publish(tr, name))
-
-
-def _publish(tr: Transaction, name: str) -> bool:
     config = read_config(tr, name)
     unpublished = _unpublished(tr, config)
     # Snapshot reads avoid conflicts with passes, which write states all the time. They are safe: a complete

@@ -25,8 +25,8 @@ from cq.config.queue import (
 )
 from cq.errors import InvalidConfiguration
 from cq.queue.bucket_state import needs_conversion
-from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.transact import transact
+from cq.store.api import Transaction, TransactionRead
+from cq.store.transact import transactional
 
 
 def is_raised(config: QueueConfig, combiner: Combiner | None) -> bool:
@@ -75,26 +75,23 @@ def refuse_other_changes(before: QueueConfig, after: QueueConfig) -> None:
         )
 
 
-def finish_conversion(db: Database, name: str) -> bool:
+@transactional
+def finish_conversion(tr: Transaction, name: str) -> bool:
     """Note that all values are converted, if they are; returns whether they were.
 
     The change of a queue ends after those of its levels, as reads of the queue combine values of a level. Any number of
     workers may call this at any time.
     """
-
-    def finish(tr: Transaction) -> bool:
-        config = read_config(tr, name)
-        if config.conversion is None or config.former is not None:
-            return False
-        # Snapshot reads are safe: a converted bucket stays converted.
-        if any(needs_conversion(config, state) for state in read_states(tr.snapshot, config)):
-            return False
-        if any(read_config(tr, level).conversion is not None for level in config.level_names):
-            return False
-        write_config(tr, replace(config, conversion=None))
-        return True
-
-    return transact(db, finish)
+    config = read_config(tr, name)
+    if config.conversion is None or config.former is not None:
+        return False
+    # Snapshot reads are safe: a converted bucket stays converted.
+    if any(needs_conversion(config, state) for state in read_states(tr.snapshot, config)):
+        return False
+    if any(read_config(tr, level).conversion is not None for level in config.level_names):
+        return False
+    write_config(tr, replace(config, conversion=None))
+    return True
 
 
 def conversion_progress(tr: TransactionRead, config: QueueConfig) -> int | None:

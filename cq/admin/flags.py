@@ -11,7 +11,7 @@ from cq.durations import Span, positive_seconds
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.store.api import Database, Transaction
-from cq.store.transact import transact
+from cq.store.transact import transact, transactional
 
 
 def pause(db: Database, name: str, reason: str = "by hand", *, duration: Span | None = None) -> None:
@@ -29,14 +29,11 @@ def pause(db: Database, name: str, reason: str = "by hand", *, duration: Span | 
     transact(db, lambda tr: _change(tr, name, paused=True, reason=reason, until=until))
 
 
-def pause_failing(db: Database, name: str, reason: str) -> None:
+@transactional
+def pause_failing(tr: Transaction, name: str, reason: str) -> None:
     """Pause a queue whose keys fail, without its levels: these may be sound. Raises `QueueNotConfigured`."""
-
-    def change(tr: Transaction) -> None:
-        read_config(tr, name)
-        change_flags(tr, name, paused=True, reason=reason, until=None)
-
-    transact(db, change)
+    read_config(tr, name)
+    change_flags(tr, name, paused=True, reason=reason, until=None)
 
 
 def resume(db: Database, name: str) -> None:

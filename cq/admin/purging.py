@@ -23,7 +23,7 @@ from cq.keys.top import CloudKeys
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
 from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.transact import transact, transact_removal, transactional
+from cq.store.transact import transact_removal, transactional
 
 
 def purge(db: Database | Transaction, name: str) -> QueueConfig:
@@ -64,13 +64,10 @@ def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     return changed
 
 
-def purging_buckets(db: Database, name: str) -> int:
+@transactional
+def purging_buckets(tr: Transaction, name: str) -> int:
     """The number of buckets, with those of levels, in which a purge is unfinished. Raises `QueueNotConfigured`."""
-
-    def read(tr: Transaction) -> int:
-        return sum(count_purging(tr.snapshot, each) for each in with_levels(tr, read_config(tr, name)))
-
-    return transact(db, read)
+    return sum(count_purging(tr.snapshot, each) for each in with_levels(tr, read_config(tr, name)))
 
 
 def refuse_while_purging(tr: TransactionRead, config: QueueConfig) -> None:

@@ -11,8 +11,8 @@ from cq.config.queue import QueueConfig, notify, read_config
 from cq.encoding.hashing import bucket_at, bucket_bounds
 from cq.expiry.index import ExpiryIndex
 from cq.keys.expiry import ExpiryKeys, hash_of, parse_count
-from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
-from cq.store.transact import transact
+from cq.store.api import WANT_ALL, Transaction, TransactionRead
+from cq.store.transact import transactional
 
 _SEEKS: Final = 500
 """Times of entries that one pass searches for keys of its bucket, at most."""
@@ -157,15 +157,12 @@ class Notified(NamedTuple):
     seconds: float
 
 
-def notify_due(db: Database, name: str, position: bytes = b"") -> Notified | None:
+@transactional
+def notify_due(tr: Transaction, name: str, position: bytes = b"") -> Notified | None:
     """Notify the buckets with due keys, so that passes delete these; None if the queue has no expiry.
 
     Reads two rows if no key is due. Raises `QueueNotConfigured`.
     """
-    return transact(db, lambda tr: _notify_due(tr, name, position))
-
-
-def _notify_due(tr: Transaction, name: str, position: bytes) -> Notified | None:
     config = read_config(tr, name)
     if config.expiry is None:
         return None

@@ -23,9 +23,9 @@ from cq.keys import QueueKeys, after
 from cq.keys.expiry import hash_of
 from cq.queue.bucket_state import BucketState, needs_purge
 from cq.queue.missed_reports import renewed
-from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.api import WANT_ALL, Transaction, TransactionRead
 from cq.store.sizes import fitting
-from cq.store.transact import transact
+from cq.store.transact import transactional
 
 _KEYS: Final = 1_000
 """Values in a page, at most."""
@@ -36,15 +36,12 @@ BLOCKED_SECONDS: Final = 1.0
 """The pause while the queue is rebucketed, or a bucket is purged."""
 
 
-def index_page(db: Database, name: str) -> float | None:
+@transactional
+def index_page(tr: Transaction, name: str) -> float | None:
     """Index the next page of former values; returns the seconds until the next page, None if all are indexed.
 
     Raises `QueueNotConfigured`.
     """
-    return transact(db, lambda tr: _index_page(tr, name))
-
-
-def _index_page(tr: Transaction, name: str) -> float | None:
     config = read_config(tr, name)
     if config.expiry is None:
         return None

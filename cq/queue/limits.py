@@ -27,7 +27,7 @@ from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.reads import own_snapshot
 from cq.store.sizes import count_rows
-from cq.store.transact import transact
+from cq.store.transact import transact, transactional
 from cq.store.version_clock import clock_of
 
 CHECK_SECONDS: Final = 1.0
@@ -118,15 +118,12 @@ def measure_backlog(tr: Transaction, name: str) -> BacklogMeasure:
     return BacklogMeasure(len(queues) - 1, size, clock.age(first, now), clock.sure_age(first, now))
 
 
-def compare(db: Database, name: str) -> str:
+@transactional
+def compare(tr: Transaction, name: str) -> str:
     """Compare the backlog with the limits, and set or clear the mark; returns why the queue is full, else empty.
 
     Raises `QueueNotConfigured`.
     """
-    return transact(db, lambda tr: _compare(tr, name))
-
-
-def _compare(tr: Transaction, name: str) -> str:
     flags = read_flags(tr.snapshot, name)
     stored = read_full(tr.snapshot, name)
     reason = _reason(flags, measure_backlog(tr, name), is_full=stored is not None)
