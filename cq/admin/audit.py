@@ -208,7 +208,7 @@ class _BucketReader:
     def _ranges(self) -> tuple[_SummedRange, _SummedRange]:
         """The ranges of the current and the staged values, before the first read."""
         place = self._audit.buckets, self._bucket
-        values, staged = self._keys.values_of_bucket(*place), self._keys.staged_of_bucket(*place)
+        values, staged = self._keys.values.of_bucket(*place), self._keys.all_staged.of_bucket(*place)
         return _SummedRange(values), _SummedRange(staged)
 
     def read(self, tr: Transaction) -> _Measured:
@@ -291,7 +291,7 @@ class _BucketReader:
         return total
 
     def _aside(self, snapshot: TransactionRead) -> int:
-        bounds = self._keys.aside_of_bucket(self._audit.buckets, self._bucket)
+        bounds = self._keys.all_aside.of_bucket(self._audit.buckets, self._bucket)
         pieces = snapshot.get_range(*bounds, streaming_mode=WANT_ALL)
         return sum(self._sum(updates_aside(self._keys, piece.key, piece.value)) for piece in pieces)
 

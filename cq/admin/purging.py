@@ -56,8 +56,8 @@ def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
     for bounds in queue.sources():  # documents and file positions: sources stored again must count again
         tr.clear_range(*bounds)
-    tr.clear_range(*ExpiryKeys(current.name).all())  # the values that remain for a while need no times
-    tr.clear_range(*keys.below(CloudKeys(queue).all_kept()))  # they name keys that the purge deletes
+    tr.clear_range(*ExpiryKeys(current.name).prefix())  # the values that remain for a while need no times
+    tr.clear_range(*keys.below(CloudKeys(queue).all_kept))  # they name keys that the purge deletes
     tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
     notify_all(tr, current)
     write_config(tr, changed)

@@ -88,7 +88,7 @@ def _missing(snapshot: TransactionRead, index: ExpiryIndex, places: Sequence[byt
     if index.spec.by == UPDATE:
         first, last = index.keys.time(places[0]), index.keys.time(places[-1])
         rows = snapshot.get_range(first, after(last), streaming_mode=WANT_ALL)
-        present = {index.keys.place_of_time(row.key) for row in rows}
+        present = {index.keys.times.rest(row.key) for row in rows}
         return [IndexMove(where, None, index.present_time) for where in places if where not in present]
     moves = []
     for where in places:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, below, bucket_range, prefix_end, stamped
+from cq.keys.queue import VERSIONSTAMP_BYTES, Prefix, QueueKeys, prefix_end, stamped
 
 TICKET_BYTES: Final = 20
 GROUP_BYTES: Final = 14
@@ -38,13 +38,17 @@ class AnswerKeys:
 
     >>> AnswerKeys("stock").answers(b"g" * 14)
     b'cq/q/stock/Aagggggggggggggg'
+
+    Attributes:
+        decided: the prefix of the groups of all answers, in the order of their commits.
+        all_withdrawn: the prefix of the keys of withdrawn requests.
     """
 
     def __init__(self, name: str) -> None:
         self.prefix = QueueKeys(name).prefix + b"A"
         self._answers = self.prefix + b"a"
-        self._decided = self.prefix + b"d"
-        self._withdrawn = self.prefix + b"w"
+        self.decided = Prefix(self.prefix + b"d")
+        self.all_withdrawn = Prefix(self.prefix + b"w")
 
     def answers(self, group: bytes) -> bytes:
         """The key of the answers to the requests of a group."""
@@ -60,20 +64,12 @@ class AnswerKeys:
 
     def new_decided(self, number: int) -> bytes:
         """The key argument of `set_versionstamped_key` for groups that a pass answers; `number` orders its rows."""
-        return stamped(self._decided, number.to_bytes(_PAGE_BYTES, "big"))
-
-    def decided(self) -> tuple[bytes, bytes]:
-        """The range of the groups of all answers, in the order of their commits."""
-        return below(self._decided)
+        return stamped(self.decided, number.to_bytes(_PAGE_BYTES, "big"))
 
     def versionstamp_of_decided(self, key: bytes) -> bytes:
         """The versionstamp in the key of groups that a pass answered."""
-        return key[len(self._decided) :][:VERSIONSTAMP_BYTES]
+        return self.decided.rest(key)[:VERSIONSTAMP_BYTES]
 
     def withdrawn(self, ticket: bytes) -> bytes:
         """The key which says that a request is withdrawn."""
-        return self._withdrawn + ticket
-
-    def withdrawn_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
-        """The range of these keys for the requests of a bucket."""
-        return bucket_range(self._withdrawn, buckets, bucket)
+        return self.all_withdrawn + ticket

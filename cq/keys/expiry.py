@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys.queue import QueueKeys, below, place, prefix_end
+from cq.keys.queue import Prefix, QueueKeys, place, prefix_end
 
 _TIME: Final = Struct(">Q")
 _HASH: Final = Struct(">I")
@@ -27,61 +27,53 @@ class ExpiryKeys:
 
     >>> ExpiryKeys("words").entry(1_000, b"\x00\x00\x00\x02ehello")
     b'cq/q/words/qd\x00\x00\x00\x00\x00\x00\x03\xe8\x00\x00\x00\x02ehello'
+
+    Attributes:
+        prefix: the prefix of all keys.
+        entries, times: the prefixes of the entries, and of the stored times.
     """
 
     def __init__(self, name: str) -> None:
-        self.prefix = QueueKeys(name).prefix + b"q"
+        self.prefix = Prefix(QueueKeys(name).prefix + b"q")
         self.progress = self.prefix + b"p"
         self.count = self.prefix + b"c"
         self.latest_expired = self.prefix + b"x"
-        self._entries = self.prefix + b"d"
-        self._times = self.prefix + b"l"
-
-    def all(self) -> tuple[bytes, bytes]:
-        """The range of all keys of the expiry."""
-        return below(self.prefix)
+        self.entries = Prefix(self.prefix + b"d")
+        self.times = Prefix(self.prefix + b"l")
 
     def of_times(self) -> tuple[bytes, bytes]:
-        """The range of all keys but `latest_expired`: that a key has expired stays true under another expiry."""
+        """The range of all keys except `latest_expired`: that a key has expired stays true under another expiry."""
         return self.prefix, self.latest_expired
 
     def entry(self, time: int, where: bytes) -> bytes:
         """The key of the entry for the key at a place in hash order."""
-        return self._entries + _TIME.pack(time) + where
+        return self.entries + _TIME.pack(time) + where
 
     def entry_at(self, stored: bytes, where: bytes) -> bytes:
         """As `entry`, with the stored bytes of the time."""
-        return self._entries + stored + where
+        return self.entries + stored + where
 
     def entries_until(self, time: int) -> tuple[bytes, bytes]:
         """The range of all entries up to and including a time, which may be negative; in the order of their times."""
-        return self._entries, self._entries + _TIME.pack(max(0, time + 1))
-
-    def entries(self) -> tuple[bytes, bytes]:
-        """The range of all entries."""
-        return below(self._entries)
+        return self.entries, self.entries + _TIME.pack(max(0, time + 1))
 
     def entries_of(self, time: int, first: int, end: int) -> tuple[bytes, bytes]:
         """The range of the entries of a time with hashes from `first` up to `end`, which may be 2**32."""
-        prefix = self._entries + _TIME.pack(time)
+        prefix = self.entries + _TIME.pack(time)
         return prefix + _HASH.pack(first), prefix_end(prefix) if end >> 32 else prefix + _HASH.pack(end)
 
     def parse_entry(self, key: bytes) -> tuple[int, bytes]:
         """Time and place in the key of an entry; for a key that is too short, the first ones that sort after it."""
-        rest = key[len(self._entries) :].ljust(_TIME.size + _HASH.size, b"\x00")
+        rest = self.entries.rest(key).ljust(_TIME.size + _HASH.size, b"\x00")
         return _TIME.unpack_from(rest)[0], rest[_TIME.size :]
 
     def time(self, where: bytes) -> bytes:
         """The key of the stored time of the key at a place in hash order."""
-        return self._times + where
+        return self.times + where
 
     def time_of(self, encoded_key: bytes) -> bytes:
         """The key of the stored time of an encoded key."""
-        return self._times + place(encoded_key)
-
-    def place_of_time(self, key: bytes) -> bytes:
-        """The inverse of `time`."""
-        return key[len(self._times) :]
+        return self.times + place(encoded_key)
 
 
 def pack_count(number: int) -> bytes:

@@ -37,7 +37,7 @@ from zlib import crc32
 
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, below, check_name, prefix_end, stamped, valid_name
+from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, Prefix, below, check_name, prefix_end, stamped, valid_name
 
 BUCKETS: Final = 8
 """Number of buckets of the receivers, and of the groups, of every feed. It never changes: keys contain the bucket."""
@@ -84,11 +84,18 @@ class FeedKeys:
 
     >>> FeedKeys("chat").latest(encode_name("receiver", "ann"))
     b'cq/f/chat/lcann'
+
+    Attributes:
+        all_latest: the prefix of the `latest` keys of all receivers.
+        all_group_messages, all_group_texts: the prefixes of the messages to all groups, and of their texts.
     """
 
     def __init__(self, name: str) -> None:
         self.prefix = _BELOW + check_feed_name(name).encode() + b"/"
         self.config = self.prefix + b"config"
+        self.all_latest = Prefix(self.prefix + b"l")
+        self.all_group_messages = Prefix(self.prefix + b"g")
+        self.all_group_texts = Prefix(self.prefix + b"b")
 
     # Messages
 
@@ -116,11 +123,7 @@ class FeedKeys:
 
     def latest(self, receiver: bytes) -> bytes:
         """The key that changes with each message to a receiver. Waiting readers watch it."""
-        return self.prefix + b"l" + receiver
-
-    def all_latest(self) -> Range:
-        """The range of the `latest` keys of all receivers."""
-        return self.prefix + b"l", self.prefix + b"m"
+        return self.all_latest + receiver
 
     def removed(self, receiver: bytes) -> bytes:
         """The key of id and number of the last message of a receiver that was removed."""
@@ -203,27 +206,19 @@ class FeedKeys:
 
     def new_group_message(self, group: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a message to a group."""
-        return stamped(self.prefix + b"g" + group, _NUMBER.pack(counter))
+        return stamped(self.all_group_messages + group, _NUMBER.pack(counter))
 
     def group_messages(self, group: bytes) -> Range:
         """The range of a group's messages that are not delivered to all of its members yet, in commit order."""
-        return below(self.prefix + b"g" + group)
-
-    def all_group_messages(self) -> Range:
-        """The range of the messages to all groups."""
-        return self.prefix + b"g", self.prefix + b"h"
+        return below(self.all_group_messages + group)
 
     def new_group_text(self, group: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for the text of a message to a group."""
-        return stamped(self.prefix + b"b" + group, _NUMBER.pack(counter))
+        return stamped(self.all_group_texts + group, _NUMBER.pack(counter))
 
     def group_text(self, group: bytes, id_: bytes) -> bytes:
         """The key of the text of a message to a group; with less than an id, a key before those of later texts."""
-        return self.prefix + b"b" + group + id_
-
-    def all_group_texts(self) -> Range:
-        """The range of the texts of messages to all groups."""
-        return self.prefix + b"b", self.prefix + b"c"
+        return self.all_group_texts + group + id_
 
     def undelivered(self, group: bytes) -> bytes:
         """The key that exists while a group has messages to deliver."""

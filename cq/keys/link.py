@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from cq.errors import CorruptData, InvalidConfiguration
-from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, QueueKeys, below, check_name, prefix_end, stamped
+from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, Prefix, QueueKeys, below, check_name, prefix_end, stamped
 
 _NUMBER: Final = Struct(">I")
 _PAIR: Final = Struct(">II")
@@ -36,6 +36,7 @@ class NoteKeys:
         control: the key of the epoch, which counts rebases.
         stopped: the key of the reason of a stop.
         keeper: the key of the notification of the task for all buckets.
+        failures: the prefix of all notes of failures.
     """
 
     def __init__(self, queue: str, link: str, prefix: bytes) -> None:
@@ -45,7 +46,7 @@ class NoteKeys:
         self.stopped = prefix + b"s"
         self.keeper = prefix + b"k"
         self._notifications = prefix + b"n"
-        self._failures = prefix + b"f"
+        self.failures = Prefix(prefix + b"f")
 
     def notification(self, bucket: int) -> bytes:
         """The key of the notification of a bucket, which exists while the bucket has work."""
@@ -53,11 +54,7 @@ class NoteKeys:
 
     def failure(self, bucket: int | None) -> bytes:
         """The key of the note of the failure of a bucket's task, or of the task for all buckets (None)."""
-        return self._failures + (b"" if bucket is None else _NUMBER.pack(bucket))
-
-    def failures(self) -> tuple[bytes, bytes]:
-        """The range of all notes of failures."""
-        return below(self._failures)
+        return self.failures + (b"" if bucket is None else _NUMBER.pack(bucket))
 
 
 def check_link_name(name: object) -> str:
@@ -84,30 +81,33 @@ class LinkKeys(NoteKeys):
 
     >>> LinkKeys("words", "report").notification(2)
     b'cq/q/words/ereport/n\x00\x00\x00\x02'
+
+    Attributes:
+        all_rows, aside: the prefixes of all rows of the log, and of all entries set aside.
     """
 
     def __init__(self, queue: str, link: str = APP) -> None:
         super().__init__(queue, link, QueueKeys(queue).prefix + b"e" + link.encode() + b"/")
-        self._rows = self.prefix + b"q"
+        self.all_rows = Prefix(self.prefix + b"q")
         self._states = self.prefix + b"b"
-        self._aside = self.prefix + b"x"
+        self.aside = Prefix(self.prefix + b"x")
 
     def rows(self, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's rows, in the order of their sequences."""
-        prefix = self._rows + _NUMBER.pack(bucket)
+        prefix = self.all_rows + _NUMBER.pack(bucket)
         return prefix, prefix + b"\xff" * (SEQUENCE_BYTES + 1)
 
     def new_row(self, bucket: int, generation: int, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a row; `counter` is the counter of its first entry."""
-        return stamped(self._rows + _PAIR.pack(bucket, generation), _COUNTER.pack(counter))
+        return stamped(self.all_rows + _PAIR.pack(bucket, generation), _COUNTER.pack(counter))
 
     def row(self, bucket: int, sequence: bytes) -> bytes:
         """The key of the row whose first entry has this sequence."""
-        return self._rows + _NUMBER.pack(bucket) + sequence
+        return self.all_rows + _NUMBER.pack(bucket) + sequence
 
     def sequence_of_row(self, key: bytes) -> bytes:
         """The sequence of a row's first entry; raises `CorruptData` if the key is not one of a row."""
-        if len(key) != len(self._rows) + _NUMBER.size + SEQUENCE_BYTES:
+        if len(key) != len(self.all_rows) + _NUMBER.size + SEQUENCE_BYTES:
             raise CorruptData(f"the key {key!r} is not one of a link")
         return key[-SEQUENCE_BYTES:]
 
@@ -123,34 +123,26 @@ class LinkKeys(NoteKeys):
         # A versionstamp begins with the commit version, so this sorts after all rows of `version`.
         return self.row(bucket, sequence[:4] + (version + 1).to_bytes(8, "big"))
 
-    def all_rows(self) -> tuple[bytes, bytes]:
-        """The range of all rows of the log."""
-        return below(self._rows)
-
     def state(self, bucket: int) -> bytes:
         """The key of a bucket's state. Workers read and write it: two that send the same entries conflict."""
         return self._states + _NUMBER.pack(bucket)
 
-    def aside(self) -> tuple[bytes, bytes]:
-        """The range of all entries set aside."""
-        return below(self._aside)
-
     def aside_before(self, bucket: int, sequence: bytes) -> tuple[bytes, bytes]:
         """The range of a bucket's entries set aside, before a sequence."""
-        prefix = self._aside + _NUMBER.pack(bucket)
+        prefix = self.aside + _NUMBER.pack(bucket)
         return prefix, prefix + sequence
 
     def aside_end(self, bucket: int, sequence: bytes) -> bytes:
         """The first key after all pieces of an entry set aside."""
-        return prefix_end(self._aside + _NUMBER.pack(bucket) + sequence)
+        return prefix_end(self.aside + _NUMBER.pack(bucket) + sequence)
 
     def aside_piece(self, bucket: int, sequence: bytes, piece: int) -> bytes:
         """The key of a piece of an entry set aside."""
-        return self._aside + _NUMBER.pack(bucket) + sequence + _NUMBER.pack(piece)
+        return self.aside + _NUMBER.pack(bucket) + sequence + _NUMBER.pack(piece)
 
     def parse_aside(self, key: bytes) -> tuple[int, bytes, int] | None:
         """Bucket, sequence and piece of an entry set aside; None if the key is not one of such an entry."""
-        rest = key[len(self._aside) :]
+        rest = self.aside.rest(key)
         if len(rest) != 2 * _NUMBER.size + SEQUENCE_BYTES:
             return None
         return _NUMBER.unpack(rest[:4])[0], rest[4:-4], _NUMBER.unpack(rest[-4:])[0]

@@ -110,6 +110,23 @@ def below(prefix: bytes) -> tuple[bytes, bytes]:
     return prefix, prefix_end(prefix)
 
 
+class Prefix(bytes):
+    """The prefix of some keys. To call it returns the range of all of them."""
+
+    __slots__ = ()
+
+    def __call__(self) -> tuple[bytes, bytes]:
+        return below(bytes(self))
+
+    def of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+        """The range of a bucket's hashes, if a hash follows the prefix."""
+        return bucket_range(self, buckets, bucket)
+
+    def rest(self, key: bytes) -> bytes:
+        """What follows the prefix in a key."""
+        return key[len(self) :]
+
+
 def stamped(prefix: bytes, tail: bytes = b"") -> bytes:
     """The key argument of `set_versionstamped_key` for a versionstamp between prefix and tail."""
     return prefix + _INCOMPLETE + tail + _OFFSET.pack(len(prefix))
@@ -172,6 +189,11 @@ class QueueKeys:
 
     >>> QueueKeys("words").notification(1, 2)
     b'cq/q/words/n\x00\x00\x00\x01\x00\x00\x00\x02'
+
+    Attributes:
+        values, all_staged, all_aside: the prefixes of current values, of staged updates and of updates set aside, in
+            hash order.
+        all_rows, notifications, emitters, documents, all_observer_data: the prefixes of these.
     """
 
     def __init__(self, name: str) -> None:
@@ -182,19 +204,19 @@ class QueueKeys:
         self.purge = self.prefix + b"purge"
         self.late = self.prefix + b"vl"
         self.future = self.prefix + b"vf"
-        self._values = self.prefix + b"d"
-        self._staged = self.prefix + b"s"
-        self._rows = self.prefix + b"u"
-        self._notifications = self.prefix + b"n"
+        self.values = Prefix(self.prefix + b"d")
+        self.all_staged = Prefix(self.prefix + b"s")
+        self.all_rows = Prefix(self.prefix + b"u")
+        self.notifications = Prefix(self.prefix + b"n")
+        self.emitters = Prefix(self.prefix + b"i")
+        self.all_aside = Prefix(self.prefix + b"x")
+        self.documents = Prefix(self.prefix + b"k")
+        self.all_observer_data = Prefix(self.prefix + b"t")
         self._markers = self.prefix + b"o"
-        self._emitters = self.prefix + b"i"
         self._states = self.prefix + b"b"
         self._attempts = self.prefix + b"a"
-        self._aside = self.prefix + b"x"
-        self._documents = self.prefix + b"k"
         self._counts = self.prefix + b"w"
         self._loads = self.prefix + b"l"
-        self._observers = self.prefix + b"t"
         self._observers_current = self.prefix + b"y"
         self._observers_published = self.prefix + b"z"
 
@@ -202,38 +224,30 @@ class QueueKeys:
 
     def rows(self, generation: int, bucket: int) -> tuple[bytes, bytes]:
         """The range of a bucket's queued rows, in commit order."""
-        prefix = self._rows + _BUCKET.pack(generation, bucket)
+        prefix = self.all_rows + _BUCKET.pack(generation, bucket)
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + _COUNTER.size + 1)
 
     def after_rows(self, generation: int, bucket: int) -> bytes:
         """A key after all rows of a bucket, in the range that an add makes unreadable; no transaction writes it."""
-        return self._rows + _BUCKET.pack(generation, bucket) + b"\xff" * VERSIONSTAMP_BYTES
+        return self.all_rows + _BUCKET.pack(generation, bucket) + b"\xff" * VERSIONSTAMP_BYTES
 
     def new_row(self, generation: int, bucket: int, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a row; `counter` orders the rows of one transaction."""
-        return stamped(self._rows + _BUCKET.pack(generation, bucket), _COUNTER.pack(counter))
+        return stamped(self.all_rows + _BUCKET.pack(generation, bucket), _COUNTER.pack(counter))
 
     @staticmethod
     def versionstamp_of_row(key: bytes) -> bytes:
         """The versionstamp in a row's key."""
         return key[-VERSIONSTAMP_BYTES - _COUNTER.size : -_COUNTER.size]
 
-    def all_rows(self) -> tuple[bytes, bytes]:
-        """The range of all queued rows of the queue."""
-        return below(self._rows)
-
     def rows_until(self, generation: int, bucket: int, versionstamp: bytes) -> tuple[bytes, bytes]:
         """The range of a bucket's rows of transactions up to and including this versionstamp."""
-        prefix = self._rows + _BUCKET.pack(generation, bucket)
+        prefix = self.all_rows + _BUCKET.pack(generation, bucket)
         return prefix, prefix_end(prefix + versionstamp)
 
     def notification(self, generation: int, bucket: int) -> bytes:
         """The key of the notification of a bucket, which exists while the bucket has work."""
-        return self._notifications + _BUCKET.pack(generation, bucket)
-
-    def notifications(self) -> tuple[bytes, bytes]:
-        """The range of all notifications of the queue."""
-        return below(self._notifications)
+        return self.notifications + _BUCKET.pack(generation, bucket)
 
     # Operation ids
 
@@ -258,21 +272,13 @@ class QueueKeys:
 
     def emitter(self, emitter_id: bytes) -> bytes:
         """The key of the last committed flush of an emitter."""
-        return self._emitters + emitter_id
-
-    def emitters(self) -> tuple[bytes, bytes]:
-        """The range of the keys of all emitters."""
-        return below(self._emitters)
+        return self.emitters + emitter_id
 
     # Data of observers
 
     def observer_data(self, generation: int) -> bytes:
         """The prefix of the data of a generation of an observer."""
-        return self._observers + _HASH.pack(generation)
-
-    def all_observer_data(self) -> tuple[bytes, bytes]:
-        """The range of the data of all observers."""
-        return below(self._observers)
+        return self.all_observer_data + _HASH.pack(generation)
 
     def observer_current(self, name: str) -> bytes:
         """The key of the number of the generation of an observer's data that readers use."""
@@ -286,15 +292,11 @@ class QueueKeys:
 
     def document(self, document: bytes) -> bytes:
         """The key of the number of parts of a document, which exists while the document does."""
-        return self._documents + _LENGTH.pack(len(document)) + document
-
-    def documents(self) -> tuple[bytes, bytes]:
-        """The range of all documents."""
-        return below(self._documents)
+        return self.documents + _LENGTH.pack(len(document)) + document
 
     def document_of(self, key: bytes) -> bytes:
         """The id in a document's key."""
-        return key[len(self._documents) + _LENGTH.size :]
+        return self.documents.rest(key)[_LENGTH.size :]
 
     def document_part(self, document: bytes, part: int) -> tuple[bytes, bytes]:
         """The range of one part of a document's counts."""
@@ -307,7 +309,7 @@ class QueueKeys:
 
     def sources(self) -> list[tuple[bytes, bytes]]:
         """The ranges of all documents, of their counts, and of the positions in files."""
-        return [(prefix, prefix_end(prefix)) for prefix in (self._documents, self._counts, self._loads)]
+        return [(prefix, prefix_end(prefix)) for prefix in (self.documents, self._counts, self._loads)]
 
     def load(self, name: bytes) -> bytes:
         """The key of the position in a file that `add_jsonl` adds."""
@@ -317,43 +319,27 @@ class QueueKeys:
 
     def value(self, encoded_key: bytes) -> bytes:
         """The key of a current value."""
-        return self._values + place(encoded_key)
-
-    def values(self) -> tuple[bytes, bytes]:
-        """The range of all current values, in hash order."""
-        return below(self._values)
+        return self.values + place(encoded_key)
 
     def value_at(self, where: bytes) -> bytes:
         """The key of the current value at a place."""
-        return self._values + where
+        return self.values + where
 
     def values_at(self, where: Iterable[bytes]) -> list[bytes]:
         """The key of the current value at each place."""
-        return list(map(self._values.__add__, where))
-
-    def values_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
-        """The range of a bucket's current values, in hash order."""
-        return bucket_range(self._values, buckets, bucket)
+        return list(map(self.values.__add__, where))
 
     def staged(self, encoded_key: bytes) -> bytes:
         """The key of a key's staged updates, which a pass has folded but not reported."""
-        return self._staged + place(encoded_key)
-
-    def staged_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
-        """The range of a bucket's staged updates, in hash order."""
-        return bucket_range(self._staged, buckets, bucket)
-
-    def aside_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
-        """The range of the updates of a bucket's keys that were set aside."""
-        return bucket_range(self._aside, buckets, bucket)
+        return self.all_staged + place(encoded_key)
 
     def staged_at(self, where: bytes) -> bytes:
         """The key of the staged updates at a place."""
-        return self._staged + where
+        return self.all_staged + where
 
     def encoded_key(self, key: bytes) -> bytes:
         """The encoded application key in the key of a current or staged value."""
-        start = len(self._values) + _HASH.size
+        start = len(self.values) + _HASH.size
         if len(key) <= start:
             raise CorruptData(f"the key {key!r} is too short to hold a value: it was not written by cq")
         return key[start:]
@@ -374,7 +360,7 @@ class QueueKeys:
 
     def of_generation(self, generation: int) -> GenerationRanges:
         """The ranges of the keys of a generation of the shape."""
-        prefixes = (self._rows, self._notifications, self._states, self._attempts)
+        prefixes = (self.all_rows, self.notifications, self._states, self._attempts)
         return GenerationRanges(*(below(prefix + _HASH.pack(generation)) for prefix in prefixes))
 
     def new_aside(self, encoded_key: bytes, piece: int) -> bytes:
@@ -384,16 +370,18 @@ class QueueKeys:
     def aside(self, encoded_key: bytes | None = None) -> tuple[bytes, bytes]:
         """The range of the entries that were set aside, of one key or of all keys."""
         if encoded_key is None:
-            return below(self._aside)
+            return self.all_aside()
         prefix = self._aside_of(encoded_key)
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 5)
 
     def _aside_of(self, encoded_key: bytes) -> bytes:
-        return self._aside + _HASH.pack(key_hash(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
+        return (
+            self.all_aside + _HASH.pack(key_hash(encoded_key)) + _LENGTH.pack(len(encoded_key)) + encoded_key
+        )
 
     def parse_aside(self, key: bytes) -> tuple[bytes, bytes, int]:
         """Encoded key, versionstamp and piece of an entry that was set aside."""
-        start = len(self._aside) + _HASH.size + _LENGTH.size
+        start = len(self.all_aside) + _HASH.size + _LENGTH.size
         tail = VERSIONSTAMP_BYTES + 4
         return key[start:-tail], key[-tail:-4], int.from_bytes(key[-4:], "big")
 

@@ -26,44 +26,37 @@ class TopKeys:
     D "m" group                    versionstamp of the group's last change, until its cloud is published
     D "n"                          versionstamp of the last change: the notification of the publisher
     D "a"                          exists once the clouds of earlier generations are marked
+
+    Attributes:
+        data: the prefix of all data of the generation.
+        all_entries, counts, nodes, marks: the prefixes of all entries, of the numbers of entries, of the nodes (numbers
+            of entries, from which ranks are computed) and of the marks of all groups; the group follows.
     """
 
     def __init__(self, queue: QueueKeys, generation: int) -> None:
-        self._data = queue.observer_data(generation)
-        self.notification = self._data + b"n"
-        self.adopted = self._data + b"a"
+        self.data = queue.observer_data(generation)
+        self.notification = self.data + b"n"
+        self.adopted = self.data + b"a"
+        self.all_entries = self.data + b"i"
+        self.counts = self.data + b"c"
+        self.nodes = self.data + b"r"
+        self.marks = self.data + b"m"
 
     def entries(self, group: str | None) -> bytes:
         """The prefix of a group's entries; the place of an entry follows."""
-        return self._data + b"i" + group_bytes(group)
+        return self.all_entries + group_bytes(group)
 
     def count(self, group: str | None) -> bytes:
         """The key of the number of a group's entries."""
-        return self._data + b"c" + group_bytes(group)
-
-    def data(self) -> bytes:
-        """The prefix of all data of the generation."""
-        return self._data
-
-    def all_entries(self) -> bytes:
-        """The prefix of the entries of all groups."""
-        return self._data + b"i"
-
-    def nodes(self) -> bytes:
-        """The prefix of the nodes of all groups: numbers of entries, from which ranks are computed."""
-        return self._data + b"r"
+        return self.counts + group_bytes(group)
 
     def nodes_below(self, group: str | None, place: bytes) -> tuple[bytes, bytes]:
         """The range of the child nodes of a node: their beginnings are one byte longer."""
         return below(self.node(group, place + b"\x00")[:-1])
 
-    def counts(self) -> bytes:
-        """The prefix of the numbers of entries of all groups; the group follows."""
-        return self._data + b"c"
-
     def node(self, group: str | None, place: bytes) -> bytes:
         """The key of a node: the number of a group's entries with a place that begins with `place`."""
-        return self._data + b"r" + group_bytes(group) + _LENGTH.pack(len(place)) + place
+        return self.nodes + group_bytes(group) + _LENGTH.pack(len(place)) + place
 
     def nodes_before(self, group: str | None, place: bytes) -> tuple[bytes, bytes]:
         """The range of the sibling nodes before a node: they differ from it in the last byte."""
@@ -72,11 +65,7 @@ class TopKeys:
 
     def mark(self, group: str | None) -> bytes:
         """The key that exists while a group's cloud may differ from the published one."""
-        return self.marks() + group_bytes(group)
-
-    def marks(self) -> bytes:
-        """The prefix of all marks; the group follows."""
-        return self._data + b"m"
+        return self.marks + group_bytes(group)
 
 
 class CloudKeys:
@@ -87,26 +76,24 @@ class CloudKeys:
     Z "v" group time8 version8 number4
                                    a kept version, by its time in milliseconds since 1970: as its head was (number 0),
                                    and its pieces (from 1)
+
+    Attributes:
+        heads, all_pieces, all_kept: the prefixes of all heads, pieces and kept versions; the group follows.
     """
 
     def __init__(self, queue: QueueKeys) -> None:
-        self._published = queue.observer_published("top")
+        published = queue.observer_published("top")
+        self.heads = published + b"h"
+        self.all_pieces = published + b"p"
+        self.all_kept = published + b"v"
 
     def head(self, group: str | None) -> bytes:
         """The key that readers read and watch."""
-        return self.heads() + group_bytes(group)
-
-    def heads(self) -> bytes:
-        """The prefix of all heads; the group follows."""
-        return self._published + b"h"
-
-    def all_pieces(self) -> bytes:
-        """The prefix of the pieces of all clouds; group, version and number follow."""
-        return self._published + b"p"
+        return self.heads + group_bytes(group)
 
     def pieces_of(self, group: str | None) -> bytes:
         """The prefix of the pieces of all versions of a group's cloud."""
-        return self.all_pieces() + group_bytes(group)
+        return self.all_pieces + group_bytes(group)
 
     def pieces(self, group: str | None, version: int) -> bytes:
         """The prefix of the pieces of one version of a group's cloud."""
@@ -116,13 +103,9 @@ class CloudKeys:
         """The key of one piece of a cloud."""
         return self.pieces(group, version) + _PIECE.pack(piece)
 
-    def all_kept(self) -> bytes:
-        """The prefix of all kept versions of all groups; group, time, version and number follow."""
-        return self._published + b"v"
-
     def kept_of(self, group: str | None) -> bytes:
         """The prefix of the kept versions of a group's cloud."""
-        return self.all_kept() + group_bytes(group)
+        return self.all_kept + group_bytes(group)
 
     def kept_from(self, group: str | None, time: int) -> bytes:
         """The first possible key of a kept version that was published at a time, in milliseconds since 1970."""

@@ -71,7 +71,7 @@ def drop_queued(effects: Effects, view: View, versionstamp: bytes | None) -> byt
         raise CorruptData(f"the mark of a purge is not one that cq wrote: {versionstamp[:40]!r}")
     if versionstamp is not None:
         effects.clear_range(*view.keys.rows_until(config.generation, view.number, versionstamp))
-    effects.clear_range(*view.keys.staged_of_bucket(config.buckets, view.number))
+    effects.clear_range(*view.keys.all_staged.of_bucket(config.buckets, view.number))
     return versionstamp or b""
 
 

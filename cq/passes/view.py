@@ -269,7 +269,7 @@ class ViewReader:
         values elsewhere.
         """
         queue = self._view.keys
-        begin, end = queue.values_of_bucket(self._view.config.buckets, self._view.number)
+        begin, end = queue.values.of_bucket(self._view.config.buckets, self._view.number)
         begin = max(begin, after(queue.value_at(before)))
         values: list[tuple[bytes, Any]] = []
         size = 0
@@ -291,7 +291,7 @@ class ViewReader:
     def read_staged_from_cursor(self, room: int) -> bytes | None:
         """Read staged updates of `room` keys in hash order from the cursor; the place of the last, None: all read."""
         view = self._view
-        begin, end = view.keys.staged_of_bucket(view.config.buckets, view.number)
+        begin, end = view.keys.all_staged.of_bucket(view.config.buckets, view.number)
         middle = min(max(begin, after(view.keys.staged_at(view.state.cursor))), end)
         size = 0
         for bounds in ((middle, end), (begin, middle)):
@@ -350,7 +350,7 @@ class ViewReader:
 
 def read_withdrawn(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> Iterable[KeyValue]:
     """The first marks of withdrawn requests of a bucket; the read is in flight."""
-    bounds = AnswerKeys(config.name).withdrawn_of_bucket(config.buckets, bucket)
+    bounds = AnswerKeys(config.name).all_withdrawn.of_bucket(config.buckets, bucket)
     return snapshot.get_range(*bounds, limit=MAX_MARKS, streaming_mode=WANT_ALL)
 
 
@@ -366,7 +366,7 @@ def backfill_positions(
     positions.update({each: None for each in new if each <= config.backfilled_until})
     new = {each for each in new if each > config.backfilled_until}
     if new:
-        bounds = QueueKeys(config.name).values_of_bucket(config.buckets, bucket)
+        bounds = QueueKeys(config.name).values.of_bucket(config.buckets, bucket)
         if not tr.snapshot.get_range(*bounds, limit=1).to_list():
             positions.update(dict.fromkeys(new))
     return positions

@@ -81,10 +81,10 @@ class MissedReports:
             return
         bounds = [self._keys.of_bucket(each, *self._shape) for each in self._generations]
         notes = [snapshot.get_range(*each, limit=1) for each in bounds]
-        retries = self._keys.retries_of_bucket(*self._shape)
+        retries = self._keys.retries.of_bucket(*self._shape)
         size = 0
         for row in snapshot.get_range(*retries, limit=limit + 1, streaming_mode=WANT_ALL):
-            self.due.append(self._keys.place_of_retry(row.key)[_HASH_BYTES:])
+            self.due.append(self._keys.retries.rest(row.key)[_HASH_BYTES:])
             size += len(row.key)
             if size > _DUE_BYTES:
                 break
@@ -222,7 +222,7 @@ def _notes(name: str, encoded: bytes | None) -> tuple[bytes, bytes]:
 
 
 def _missed(name: str, key: bytes, value: bytes) -> tuple[bytes, KeyFailure]:
-    return MissedKeys(name).place_of_note(key)[_HASH_BYTES:], _failure(value)
+    return MissedKeys(name).notes.rest(key)[_HASH_BYTES:], _failure(value)
 
 
 def retry_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
@@ -273,7 +273,7 @@ def _first_notes(tr: Transaction, config: QueueConfig, encoded: bytes | None) ->
     for row in tr.get_range(*keys.notes(), limit=_PAGE):
         if found and size > PREDICTED_BYTES:
             return found, True
-        found.append(keys.place_of_note(row.key)[_HASH_BYTES:])
+        found.append(keys.notes.rest(row.key)[_HASH_BYTES:])
         size += clear_bytes(row.key) + set_bytes(row.key, 0) + len(config.observers) * conflict_bytes(row.key)
     return found, len(found) == _PAGE
 

@@ -59,7 +59,7 @@ def _staged(
         futures = [(encoded, snapshot.get(queue.staged(encoded))) for encoded in wanted]
         return ((encoded, codec.decode(each.value)) for encoded, each in futures if each.value is not None)
     found, size = [], 0
-    for row in snapshot.get_range(*queue.staged_of_bucket(1, 0), streaming_mode=WANT_ALL):
+    for row in snapshot.get_range(*queue.all_staged(), streaming_mode=WANT_ALL):
         found.append((queue.encoded_key(row.key), codec.decode(row.value)))
         size += len(row.key) + len(row.value)
         if size > PENDING_BYTES:

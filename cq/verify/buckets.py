@@ -42,7 +42,7 @@ def check_state(piece: Piece, found: Found) -> None:
 
 def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
     """Write a state that is safe for the bucket: backfills begin again, those of all other observers are complete."""
-    staged = piece.tr.get_range(*piece.keys.staged_of_bucket(shape.buckets, bucket), limit=1).to_list()
+    staged = piece.tr.get_range(*piece.keys.all_staged.of_bucket(shape.buckets, bucket), limit=1).to_list()
     positions: dict[int, bytes | None] = {}
     config = stored_config(piece.tr, piece.keys, piece.name)  # a repair of another bucket may have changed it
     for each in config.observers:
@@ -104,8 +104,8 @@ def _check_notification(
     key = queue.notification(shape.generation, bucket)
     notification = get(key)
     rows = get_range(*queue.rows(shape.generation, bucket), limit=1)
-    values = get_range(*queue.values_of_bucket(shape.buckets, bucket), limit=1)
-    retries = get_range(*MissedKeys(piece.name).retries_of_bucket(shape.buckets, bucket), limit=1)
+    values = get_range(*queue.values.of_bucket(shape.buckets, bucket), limit=1)
+    retries = get_range(*MissedKeys(piece.name).retries.of_bucket(shape.buckets, bucket), limit=1)
     yield
     if notification.value is not None:
         return

@@ -158,7 +158,7 @@ class CloudReader:
     ) -> tuple[int, int] | None:
         """Time and version in the first or last row of a range of kept versions."""
         for row in tr.get_range(*bounds, limit=1, reverse=reverse):
-            place = split_kept(row.key[len(self._keys.all_kept()) :])
+            place = split_kept(row.key[len(self._keys.all_kept) :])
             return place.time, place.version
         return None
 

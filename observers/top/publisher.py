@@ -113,7 +113,7 @@ class Publisher(Task):
             return BUILDING_SECONDS
         if not self._adopted:
             self._adopt()
-        return _MarkScan(notification, self._keys.marks())
+        return _MarkScan(notification, self._keys.marks)
 
     def _read_state(self, tr: Transaction) -> tuple[bytes | None, bool]:
         notification = tr.snapshot.get(self._keys.notification)
@@ -125,7 +125,7 @@ class Publisher(Task):
         return current is not None and parse_generation(current) == self._generation
 
     def _step(self, scan: _MarkScan) -> float:
-        end = prefix_end(self._keys.marks())
+        end = prefix_end(self._keys.marks)
         marks = transact(
             self._db,
             lambda tr: tr.snapshot.get_range(
@@ -133,7 +133,7 @@ class Publisher(Task):
             ).to_list(),
         )
         for mark in marks:
-            group = group_of(mark.key[len(self._keys.marks()) :])
+            group = group_of(mark.key[len(self._keys.marks) :])
             pause, version = transact(self._db, partial(self._publish, group=group, mark=mark.value))
             if version is not None:
                 emit("cloud_published", queue=self._config.name, version=version)
@@ -195,7 +195,7 @@ class Publisher(Task):
         for row in tr.snapshot.get_range(
             begin, keys.kept_from(group, now - kept.keep), limit=1, reverse=True
         ):
-            first = split_kept(row.key[len(keys.all_kept()) :])
+            first = split_kept(row.key[len(keys.all_kept) :])
             tr.clear_range(begin, keys.kept(group, first.time, first.version, 0))
         if kept.step:
             tr.clear_range(keys.kept_from(group, now - now % kept.step), keys.kept_from(group, now))
@@ -205,7 +205,7 @@ class Publisher(Task):
 
     def _adopt(self) -> None:
         """Mark all existing clouds, once per generation; groups that this generation lacks get an empty cloud."""
-        place: bytes | None = self._clouds.heads()
+        place: bytes | None = self._clouds.heads
         while place is not None:
             begin = after(place)
             place = transact(self._db, lambda tr: self._mark_published(tr, begin))  # noqa: B023 - runs at once
@@ -215,7 +215,7 @@ class Publisher(Task):
         """Mark up to `_HEADS` published clouds; returns the key to continue after, None at the end."""
         if not self._is_current(tr) or tr.get(self._keys.adopted).present():
             return None
-        prefix = self._clouds.heads()
+        prefix = self._clouds.heads
         rows = tr.snapshot.get_range(begin, prefix_end(prefix), limit=_HEADS).to_list()
         for row in rows:
             group = group_of(row.key[len(prefix) :])

@@ -146,9 +146,9 @@ class Ranking(Generic[K, V]):
         """Up to `limit` (group, number of keys), for groups that have keys, in a stable order, from after `after`."""
         check_limit(limit)
         _, keys = self._open(tr, "")
-        begin = keys.counts() + b"\x00\x01" if after is None else keys.count(after) + b"\x00"
-        rows = tr.get_range(begin, prefix_end(keys.counts()), limit=limit, streaming_mode=WANT_ALL)
-        return [(group_of(row.key[len(keys.counts()) :]) or "", _int(row.value)) for row in rows]
+        begin = keys.counts + b"\x00\x01" if after is None else keys.count(after) + b"\x00"
+        rows = tr.get_range(begin, prefix_end(keys.counts), limit=limit, streaming_mode=WANT_ALL)
+        return [(group_of(row.key[len(keys.counts) :]) or "", _int(row.value)) for row in rows]
 
     def rank(self, tr: TransactionRead, key: K) -> int | None:
         """1 plus the number of keys (of the key's group) with a strictly higher score; None if the key has no score.

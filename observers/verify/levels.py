@@ -112,7 +112,7 @@ def _busy(snapshot: TransactionRead, config: QueueConfig) -> str:
     queue = QueueKeys(config.name)
     ranges = {
         "updates are queued": queue.all_rows(),
-        "updates are staged": queue.staged_of_bucket(1, 0),
+        "updates are staged": queue.all_staged(),
         "updates are set aside": queue.aside(),
     }
     for what, bounds in ranges.items():

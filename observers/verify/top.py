@@ -102,9 +102,9 @@ class TopChecks:
         if observer is None:
             return
         keys = TopKeys(piece.keys, observer.generation)
-        if not found.key.startswith(keys.data()):
+        if not found.key.startswith(keys.data):
             return
-        rest = found.key[len(keys.data()) :]
+        rest = found.key[len(keys.data) :]
         match rest[:1]:
             case b"i":
                 check = partial(self._check_entry, observer=observer)
@@ -154,12 +154,12 @@ class TopChecks:
             return
         keys = TopKeys(verification.keys, observer.generation)
         walks = {
-            keys.counts(): RowCheck("top-count", None, partial(self._check_count, keys=keys), rebuild),
-            keys.all_entries(): RowCheck("top-count", None, partial(_check_group, keys=keys), None),
-            keys.nodes(): RowCheck("top-rank", None, partial(self._check_node, keys=keys), rebuild),
+            keys.counts: RowCheck("top-count", None, partial(self._check_count, keys=keys), rebuild),
+            keys.all_entries: RowCheck("top-count", None, partial(_check_group, keys=keys), None),
+            keys.nodes: RowCheck("top-rank", None, partial(self._check_node, keys=keys), rebuild),
         }
         if not observer.settings.get("ranks"):
-            del walks[keys.nodes()]
+            del walks[keys.nodes]
         for prefix, row_check in walks.items():
 
             def visit(piece: Piece, found: Found, row_check: RowCheck = row_check) -> bytes | None:

@@ -390,7 +390,7 @@ def test_a_version_that_is_not_kept_is_named(done: Any, missing: int) -> None:
     assert newest is not None
     tags.check_versions(done, newest, {})
     keys = CloudKeys(QueueKeys("demo_tags"))
-    rows = stored(done, below(keys.all_kept()))
+    rows = stored(done, below(keys.all_kept))
     assert len(rows) == newest.version == 3
     put(done, {rows[missing - 1][0]: None})
 

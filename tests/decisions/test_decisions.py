@@ -358,7 +358,7 @@ def test_a_withdrawn_request_is_never_decided(db: Any, name: str) -> None:
     assert_values(db, stock, {"a": 8})
     assert stock.withdraw(db, failed.value.ticket)
     assert not stock.withdraw(db, kept)
-    assert stored(db, AnswerKeys(name).withdrawn_of_bucket(1, 0)) == []
+    assert stored(db, AnswerKeys(name).all_withdrawn()) == []
 
 
 def test_a_pass_that_began_before_a_withdrawal_does_not_commit_after_it(db: Any, name: str) -> None:
@@ -386,13 +386,13 @@ def test_a_withdrawal_that_comes_too_late_says_so(db: Any, name: str) -> None:
     assert not stock.withdraw(db, ticket)
     ask(db, stock, "b", 1)
     drain(db, name, app=app)
-    assert stored(db, AnswerKeys(name).withdrawn_of_bucket(1, 0)) == []
+    assert stored(db, AnswerKeys(name).all_withdrawn()) == []
     assert stock.answer(db, ticket, 0) == "sold"
 
 
 def test_marks_without_requests_are_cleared_a_part_in_each_pass(db: Any, name: str) -> None:
     app, stock = shop(db, name, buckets=1)
-    keys, marks = AnswerKeys(name), AnswerKeys(name).withdrawn_of_bucket(1, 0)
+    keys, marks = AnswerKeys(name), AnswerKeys(name).all_withdrawn()
     withdrawn, kept = ask(db, stock, "a", 1), ask(db, stock, "a", 2)
     first = [number.to_bytes(TICKET_BYTES, "big") for number in range(MAX_MARKS + 1)]
     tickets = [*first, bytes.fromhex(withdrawn)]  # the request's mark is not among those that a pass reads

@@ -59,7 +59,7 @@ def index_of(db: Any, name: str) -> dict[Any, int]:
     found = {config.key.decode(where[4:]): time for time, where in entries}
     assert len(found) == len(entries)
     if config.expiry and config.expiry.by == "update":
-        times = {keys.place_of_time(key): value for key, value in stored(db, below(keys.time(b"")))}
+        times = {keys.times.rest(key): value for key, value in stored(db, below(keys.time(b"")))}
         assert times == {where: pack_time(time) for time, where in entries}
     return found
 
@@ -219,7 +219,7 @@ def test_expiry_is_switched_off_and_changed(db: Any, name: str, clock: Clock) ->
     assert configured(db, name).settings()["expire"] == "100m"
 
     configured(db, name, expire=False)
-    assert stored(db, ExpiryKeys(name).all()) == []
+    assert stored(db, ExpiryKeys(name).prefix()) == []
     clock.now = START + 100 * LONG
     drain(db, name)
     assert values(db, name) == {"a": 1}
@@ -348,7 +348,7 @@ def test_a_bucket_finds_its_due_keys_among_those_of_others(db: Any, name: str, c
         combine_all(db, name)
     clock.now += LONG
     for bucket in buckets_of(db, name):
-        bounds = QueueKeys(name).values_of_bucket(8, bucket.number)
+        bounds = QueueKeys(name).values.of_bucket(8, bucket.number)
         others = len(values(db, name)) - len(stored(db, bounds))
         while bucket.combine().more:
             pass

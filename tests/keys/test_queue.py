@@ -43,7 +43,7 @@ def test_buckets_cover_all_hashes_without_gap_or_overlap(buckets: int) -> None:
 @given(st.binary(min_size=1, max_size=50), st.integers(1, 50))
 def test_staged_keys_lie_in_their_buckets_range(encoded: bytes, buckets: int) -> None:
     queue = QueueKeys("words")
-    begin, end = queue.staged_of_bucket(buckets, hashing.bucket_of(encoded, buckets))
+    begin, end = queue.all_staged.of_bucket(buckets, hashing.bucket_of(encoded, buckets))
 
     assert begin <= queue.staged(encoded) < end
     assert queue.encoded_key(queue.staged(encoded)) == encoded
@@ -86,7 +86,7 @@ def test_the_kinds_of_keys_of_a_queue_do_not_overlap() -> None:
     queue = QueueKeys("words")
     ranges = [
         queue.all_rows(), queue.notifications(), queue.markers(), queue.values(), queue.aside(), queue.documents(),
-        queue.staged_of_bucket(1, 0), queue.document_part(b"d", 0), (queue.config, keys.after(queue.config)),
+        queue.all_staged(), queue.document_part(b"d", 0), (queue.config, keys.after(queue.config)),
         (queue.flags, keys.after(queue.flags)), (queue.state(1, 0), queue.state(1, 9)),
         queue.attempts(1, 0), queue.all_observer_data(), (queue.observer_current("a"), queue.observer_current("b")),
         (queue.load(b"f"), queue.load(b"g")), queue.emitters(),

@@ -83,7 +83,7 @@ def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, na
     assert writes == [*BEGIN, "clear_range", *["set"] * 6]
     (row,) = waiting(db, name)
     assert [update for _, update in row.updates] == [3] * 5
-    assert stored(db, QueueKeys(name).staged_of_bucket(1, 0)) == []
+    assert stored(db, QueueKeys(name).all_staged()) == []
 
 
 def test_all_keys_have_their_turn_and_reads_with_what_is_pending_see_everything(db: Any, name: str) -> None:

@@ -187,7 +187,7 @@ class TagCloud(Scenario):
     def _check_versions(self) -> None:
         """All versions are kept, and each can have come from events among which are those that it includes."""
         keys, newest = CloudKeys(cq.CombineQueue(TAGS).keys), self._published()[0]
-        rows = transact(self.inner, lambda tr: tr.get_range(*below(keys.all_kept())).to_list())
+        rows = transact(self.inner, lambda tr: tr.get_range(*below(keys.all_kept)).to_list())
         heads = {head.version: head for head in (CloudHead.from_bytes(row.value) for row in rows)}
         if list(self.published) != list(range(1, newest + 1)):
             raise Violation(f"versions {list(self.published)} of the cloud were published, of {newest}")

@@ -199,7 +199,7 @@ def read_items(window: Window[Any, Any], snapshot: TransactionRead, now: float) 
     found = window.items(snapshot, pending=True, now=now).items
     config = read_config(snapshot, window.name)
     queues = [QueueKeys(each) for each in (config.name, config.slices_name, config.totals_name)]
-    ranges = [bounds for each in queues for bounds in (each.all_rows(), each.staged_of_bucket(1, 0))]
+    ranges = [bounds for each in queues for bounds in (each.all_rows(), each.all_staged())]
     if not any(snapshot.get_range(*bounds, limit=1).to_list() for bounds in ranges):
         combined = window.items(snapshot, now=now).items
         if combined != found:

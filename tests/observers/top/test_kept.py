@@ -56,7 +56,7 @@ def add(db: Any, name: str, **updates: int) -> None:
 def kept(db: Any, name: str, group: str | None = None) -> list[tuple[float, int]]:
     """(seconds after `START`, version) of the kept versions of a cloud."""
     keys = CloudKeys(QueueKeys(name))
-    rows = [split_kept(key[len(keys.all_kept()) :]) for key, _ in stored(db, below(keys.kept_of(group)))]
+    rows = [split_kept(key[len(keys.all_kept) :]) for key, _ in stored(db, below(keys.kept_of(group)))]
     return [((row.time - START * 1000) / 1000, row.version) for row in rows if row.number == 0]
 
 
@@ -165,7 +165,7 @@ def test_a_kept_version_beyond_one_value_is_whole(db: Any, clock: Clock) -> None
     clock.now = START + 100
     told.tell({f"{0:0200}": 9})
     publish(task)
-    rows = stored(db, below(CloudKeys(told.keys).all_kept()))
+    rows = stored(db, below(CloudKeys(told.keys).all_kept))
     assert len({key[-12:-4] for key, _ in rows}) == 2
     assert len(rows) == 8  # two versions of a head and three pieces
 
@@ -266,7 +266,7 @@ def test_no_version_is_kept_during_a_purge(db: Any, clock: Clock) -> None:
     publish(task)
     told.tell({"b": 1})
     concurrent = db.create_transaction()
-    mark = stored(db, below(task._keys.marks()))[0][1]
+    mark = stored(db, below(task._keys.marks))[0][1]
     task._publish(concurrent, None, mark)
 
     admin.purge(db, told.name)
@@ -281,13 +281,13 @@ def test_verify_repairs_a_damaged_version(db: Any, name: str) -> None:
     add(db, name, a=1)
     assert list(verification(db, name).run()) == []
     keys = CloudKeys(QueueKeys(name))
-    [(key, value)] = stored(db, below(keys.all_kept()))
+    [(key, value)] = stored(db, below(keys.all_kept))
     other = keys.kept(None, 5, 5, 0)
     for wrong in (
         {key: b"x"},
         {other: value},
         {keys.kept(None, 5, 5, 1): b""},
-        {keys.all_kept() + b"short": b""},
+        {keys.all_kept + b"short": b""},
     ):
         put(db, wrong)
 

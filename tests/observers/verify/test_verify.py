@@ -107,8 +107,8 @@ TOPS: dict[str, tuple[str, Callable[[Topped], Writes]]] = {
         lambda t: {t.entry("k7", 7): codec.encode(8)},
     ),
     "an entry that is no CBOR": ("top-unreadable", lambda t: {t.entry("k7", 7): b"\xff"}),
-    "an entry of no group": ("top-unreadable", lambda t: {t.top.all_entries() + b"\xff\xff": b"\x01"}),
-    "a key that no top has": ("top-unreadable", lambda t: {t.top.data() + b"?": b""}),
+    "an entry of no group": ("top-unreadable", lambda t: {t.top.all_entries + b"\xff\xff": b"\x01"}),
+    "a key that no top has": ("top-unreadable", lambda t: {t.top.data + b"?": b""}),
     "a wrong count": ("top-count", lambda t: {t.top.count(None): bytes(8)}),
     "no count": ("top-count", lambda t: {t.top.count(None): None}),
     "a count of a group without entries": ("top-count", lambda t: {t.top.count("nothing"): NUMBER}),
@@ -145,7 +145,7 @@ TOPS: dict[str, tuple[str, Callable[[Topped], Writes]]] = {
     "a piece under a key too long": ("cloud-piece", lambda t: {t.clouds.piece(None, 9, 0) + b"x": b"x"}),
     "a cloud under a key too long": ("cloud-piece", lambda t: {t.clouds.head(None) + b"x": b"x"}),
     "a kept version that is no CBOR": ("cloud-version", lambda t: {t.clouds.kept(None, 1, 1, 0): b"\xff"}),
-    "what no cloud has": ("cloud-piece", lambda t: {t.clouds.heads()[:-1] + b"?": b"x"}),
+    "what no cloud has": ("cloud-piece", lambda t: {t.clouds.heads[:-1] + b"?": b"x"}),
 }
 
 
