@@ -18,7 +18,6 @@ from typing import Any, Final
 from cq import runtime
 from cq.app import QueueCode
 from cq.bucket.attempt_notes import Attempts, PoisonKey
-from cq.bucket.expiry_turns import ExpiryTurns
 from cq.bucket.quarantine import Quarantine
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
@@ -43,6 +42,8 @@ _MIN_SHARE: Final = 1 / 64
 _MIN_SHARE_WHEN_SLOW: Final = 1 / 16
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_OLD)
 _LEAST_READ: Final = 100_000  # bytes of rows, if a pass could take few of the rows read
+_BETWEEN_EXPIRIES: Final = 2
+"""Passes with other work between two that delete due keys, if rows are queued: one of them may be a backfill."""
 LOW_RATE: Final = 0.5
 HIGH_RATE: Final = 25.0
 """Bytes that observers write per byte of a written value, as assumed before the first report."""
@@ -75,12 +76,12 @@ class PassRunner:
         self.limits = limits or Limits()
         self.size = PassSize(self.limits, observer_rate=_first_rate(code))
         self.quarantine = Quarantine()
-        self.expiry = ExpiryTurns()
         self.attempts = Attempts(db, code.config, number)
         self._backfilling = False
         # False after runs failed or another worker touched them, until the bucket is empty.
         self._may_sort = True
         self._passes = 0
+        self._since_expiry = _BETWEEN_EXPIRIES  # passes after the last one that deleted due keys
 
     def combine(self, should_stop: Callable[[], bool] = lambda: False) -> PassResult:
         """Run and commit one pass; retry as the store asks, and set failing keys aside.
@@ -156,8 +157,7 @@ class PassRunner:
             rejected=quarantine.rejected,
             rejected_in_backfill=quarantine.rejected_in_backfill,
             rejected_in_expiry=quarantine.rejected_in_expiry,
-            checks_due=config.expiry is not None and self.expiry.checks_due,
-            expires_first=config.expiry is None or self.expiry.expires_first,
+            expires_first=self._since_expiry >= _BETWEEN_EXPIRIES,
             may_sort=self._may_sort and not (is_unusual or quarantine.suspects or is_rejecting or max_take),
         )
         return Pass(tr, self.code, self.number, plan, self.cache, self._before_code)
@@ -254,8 +254,7 @@ class PassRunner:
         self.size.committed(result, attempt.blamed, self.code.config.name)
         if self.quarantine.is_any or result.aside:
             self.quarantine.committed(result)
-        if attempt.view.expiry is not None:
-            self.expiry.committed(attempt.view.expiry, has_expired=attempt.is_expiring)
+        self._since_expiry = 0 if attempt.is_expiring else self._since_expiry + 1
         if result.invalidates_cache or not result.cache_is_valid:
             self.cache.invalidate()
         if result.token:

@@ -31,51 +31,8 @@ class DueKey(NamedTuple):
     where: bytes
 
 
-class DueEntries:
-    """The due entries of one bucket. It starts to read the first due entry of the queue at once."""
-
-    def __init__(self, snapshot: TransactionRead, config: QueueConfig, bucket: int, until: int) -> None:
-        self._snapshot = snapshot
-        self._keys = ExpiryKeys(config.name)
-        self._first, self._end = bucket_bounds(config.buckets, bucket)
-        self._bounds = self._keys.entries_until(until)
-        self._next = snapshot.get_range(*self._bounds, limit=1)
-
-    def read(self, limit: int) -> tuple[list[DueKey], bool]:
-        """The first due entries of the bucket, at most `limit`, and whether more may be due.
-
-        Within a time, entries are in hash order. So each read begins at the bucket's first hash of a time, and the next
-        one at the next time that exists.
-        """
-        found: list[DueKey] = []
-        for _ in range(_SEEKS):
-            rows = self._next.to_list()
-            if not rows:
-                return found, False
-            time, where = self._keys.parse_entry(rows[0].key)
-            hashed = hash_of(where)
-            if hashed >= self._end:
-                self._seek(time + 1)
-            elif hashed < self._first:
-                self._seek(time)
-            else:
-                end = self._keys.entries_of(time, self._first, self._end)[1]
-                some = self._snapshot.get_range(
-                    rows[0].key, end, limit=limit - len(found), streaming_mode=WANT_ALL
-                )
-                found += [DueKey(*self._keys.parse_entry(row.key)) for row in some]
-                if len(found) >= limit:
-                    return found, True
-                self._seek(time + 1)
-        return found, bool(found)
-
-    def _seek(self, time: int) -> None:
-        begin = self._keys.entries_of(time, self._first, self._end)[0]
-        self._next = self._snapshot.get_range(begin, max(begin, self._bounds[1]), limit=1)
-
-
 class BucketExpiry:
-    """The expiry of one bucket in one pass.
+    """The expiry of one bucket in one pass. It starts to read the first due entry of the queue at once.
 
     Args:
         snapshot: snapshot reads of the pass's transaction.
@@ -85,36 +42,55 @@ class BucketExpiry:
 
     Attributes:
         index: the index of the queue's keys.
-        has_looked: whether the pass has searched for due keys.
         may_be_due: whether more keys of the bucket may be due, and a further pass must look for them.
     """
 
     def __init__(self, snapshot: TransactionRead, config: QueueConfig, bucket: int, spec: ExpirySpec) -> None:
         self.index = ExpiryIndex(snapshot, config, spec)
-        self.has_looked = False
-        self.may_be_due = False
-        self._snapshot, self._config, self._bucket = snapshot, config, bucket
-        self._due: DueEntries | None = None
+        self.may_be_due = True
+        self._snapshot = snapshot
+        self._first, self._end = bucket_bounds(config.buckets, bucket)
+        self._bounds = self.index.keys.entries_until(spec.latest_due(self.index.now))
+        self._next = snapshot.get_range(*self._bounds, limit=1)
 
-    @property
-    def is_looking(self) -> bool:
-        """Whether the pass has begun to search for due keys."""
-        return self._due is not None
-
-    def look(self) -> None:
-        """Begin to search for due keys, while the pass reads its rows."""
-        if self._due is None:
-            until = self.index.spec.latest_due(self.index.now)
-            self._due = DueEntries(self._snapshot, self._config, self._bucket, until)
-            self.may_be_due = True
+    def is_any_due(self) -> bool:
+        """Whether a key of the queue is due."""
+        self.may_be_due = bool(self._next.to_list())
+        return self.may_be_due
 
     def read(self, limit: int) -> list[DueKey]:
-        """The first due keys of the bucket, at most `limit`; none before `look`."""
-        if self._due is None:
-            return []
-        self.has_looked = True
-        due, self.may_be_due = self._due.read(limit)
-        return due
+        """The first due keys of the bucket, at most `limit`.
+
+        Within a time, entries are in hash order. So each read begins at the bucket's first hash of a time, and the next
+        one at the next time that exists.
+        """
+        found: list[DueKey] = []
+        for _ in range(_SEEKS):
+            rows = self._next.to_list()
+            if not rows:
+                self.may_be_due = False
+                return found
+            time, where = self.index.keys.parse_entry(rows[0].key)
+            hashed = hash_of(where)
+            if hashed >= self._end:
+                self._seek(time + 1)
+            elif hashed < self._first:
+                self._seek(time)
+            else:
+                end = self.index.keys.entries_of(time, self._first, self._end)[1]
+                some = self._snapshot.get_range(
+                    rows[0].key, end, limit=limit - len(found), streaming_mode=WANT_ALL
+                )
+                found += [DueKey(*self.index.keys.parse_entry(row.key)) for row in some]
+                if len(found) >= limit:
+                    return found
+                self._seek(time + 1)
+        self.may_be_due = bool(found)
+        return found
+
+    def _seek(self, time: int) -> None:
+        begin = self.index.keys.entries_of(time, self._first, self._end)[0]
+        self._next = self._snapshot.get_range(begin, max(begin, self._bounds[1]), limit=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,12 @@ def drop_queued(effects: Effects, view: View, versionstamp: bytes | None) -> byt
 def expire(view: View, reader: ViewReader, expiry: BucketExpiry) -> Effects | None:
     """Delete the next due keys that have no queued updates; None if there is none, or if rows come first."""
     plan = view.plan
-    if view.is_empty and not view.is_former:
-        expiry.look()
+    # A bucket of the former shape deletes no keys: the present shape may have later updates of them.
+    if view.is_former or not expiry.is_any_due():
+        return None
     is_turn = plan.expires_first or view.backlog.last_key is None
     is_other = plan.rejected or plan.rejected_in_backfill or plan.max_backfill
-    if not expiry.is_looking or not is_turn or is_other or not view.backlog.at_end or view.state.staged:
+    if not is_turn or is_other or not view.backlog.at_end or view.state.staged:
         return None
     limits, is_observed = plan.limits, bool(view.code.observers)
     most = view.share(limits.load_bytes if is_observed else write_limit(limits, is_observed=False))

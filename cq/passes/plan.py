@@ -71,7 +71,6 @@ class PassPlan:
         rejected: {encoded key: failure} of keys to set aside; the pass then calls no observer.
         rejected_in_backfill: the same for keys whose values an observer cannot receive.
         rejected_in_expiry: the same for keys that are due, and whose deletion an observer cannot receive.
-        checks_due: whether to look for due keys in a queue with an expiry, although rows are queued.
         expires_first: whether to delete due keys before rows are combined, and not only if there are no rows.
         may_sort: whether to sort a deep backlog of many different keys into runs, and merge the runs remembered.
     """
@@ -85,6 +84,5 @@ class PassPlan:
     rejected: Mapping[bytes, KeyFailure] = field(default_factory=dict)
     rejected_in_backfill: Mapping[bytes, KeyFailure] = field(default_factory=dict)
     rejected_in_expiry: Mapping[bytes, KeyFailure] = field(default_factory=dict)
-    checks_due: bool = True
     expires_first: bool = True
     may_sort: bool = False

@@ -151,7 +151,9 @@ class View:
     @property
     def may_be_due(self) -> bool:
         """Whether a further pass must look for due keys; not after a row that no pass can go beyond."""
-        return self.expiry is not None and self.expiry.may_be_due and not self.backlog.is_copied
+        if self.expiry is None or self.is_former or self.backlog.is_copied:
+            return False
+        return self.expiry.may_be_due
 
     def share(self, limit_bytes: int) -> int:
         """The part of a limit for clears of values, beside those of missed reports."""
@@ -229,9 +231,6 @@ class ViewReader:
         view.read_version = version.wait()
         if config.expiry is not None:
             view.expiry = BucketExpiry(tr.snapshot, config, view.number, config.expiry)
-            # A bucket of the former shape deletes no keys: the present shape may have later updates of them.
-            if view.plan.checks_due and not view.is_former:
-                view.expiry.look()
 
     def read_state(self) -> None:
         """Read the bucket's state. Request all that does not depend on it before."""

@@ -14,7 +14,7 @@ from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
-from cq.expiry.due import DueEntries, DueKey, ExpiryStatistics, notify_due
+from cq.expiry.due import BucketExpiry, DueKey, ExpiryStatistics, notify_due
 from cq.expiry.former_values import BLOCKED_SECONDS, index_page
 from cq.keys import QueueKeys, below, place
 from cq.keys.expiry import ExpiryKeys, pack_time
@@ -482,11 +482,11 @@ def test_passes_write_at_most_a_megabyte(
     app.configure(db, name, expire=PERIOD, buckets=1)
     keys = [f"{number}".ljust(width, "x") for number in range(4_000 if width < 10 else 1_500)]
     sizes, expired, read = [], [0], [0]
-    read_due = DueEntries.read
+    read_due = BucketExpiry.read
 
-    def counted(due: DueEntries, limit: int) -> tuple[list[DueKey], bool]:
-        found = read_due(due, limit)
-        read.append(len(found[0]))
+    def counted(expiry: BucketExpiry, limit: int) -> list[DueKey]:
+        found = read_due(expiry, limit)
+        read.append(len(found))
         return found
 
     def passes() -> None:
@@ -499,7 +499,7 @@ def test_passes_write_at_most_a_megabyte(
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bucket, "_commit", measured)
-            patch.setattr(DueEntries, "read", counted)
+            patch.setattr(BucketExpiry, "read", counted)
             more = True
             while more:
                 result = bucket.combine()
