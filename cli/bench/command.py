@@ -30,7 +30,7 @@ class BenchOptions:
     against: str | None = option(
         "NAME,...",
         f"Systems to compare with: any of {', '.join(RIVALS)}, or none. Default: all that are installed, "
-        "postgres-periods only with --rollup.",
+        "postgres-periods only with --rollup and postgres-distinct only with --distinct.",
     )
     live: str = option(
         "NUMBER,...",
@@ -65,6 +65,10 @@ class BenchOptions:
         "PERIOD:RETENTION,...",
         "Measure cq with this roll-up, such as 1m:1h,1h:forever, too, and postgres-periods; --live measures it "
         "only with the roll-up.",
+    )
+    distinct: bool = flag(
+        "--distinct",
+        "Measure cq with distinct visitors of each key by sketches, too, and postgres-distinct; not --live.",
     )
     keys: int = number_option("Number of different keys.", default=100_000)
     adders: int = number_option("Number of processes that add.", default=2)
@@ -104,7 +108,7 @@ commands = CommandSet()
         "cq bench --live 100 --cloud --export sqlite --against postgres-upsert",
         "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
         "cq bench --live 100 --workers 1,2,4 --buckets 4 --against none",
-        "cq bench --rollup 1m:1h,1h:forever --grow keys",
+        "cq bench --rollup 1m:1h,1h:forever --distinct --grow keys",
         "cq bench --per-transaction none --decide",
     ],
 )

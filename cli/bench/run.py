@@ -23,7 +23,7 @@ from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
 from cq.cli.bench.measures.measured_system import Notify, Result, measure
 from cq.cli.bench.report import Report, compare
-from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends
+from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends, require
 from cq.cli.bench.systems.cq_queue import DecidingQueue, QueueSystem
 from cq.cli.bench.systems.postgres import postgres_stock
 from cq.cli.bench.systems.system import OWN, BenchWorkload, CannotMeasure, Plan, Unavailable
@@ -34,9 +34,10 @@ from cq.distribution import version
 class BenchRun:
     """A run of all requested parts; empty lists skip a part.
 
-    In turn the queue is measured with and without a cloud and an export, and then with a roll-up only. Live it is
-    measured only with cloud, export and roll-up together. Growing, it has no cloud and no export. Raises
-    `CannotMeasure` for invalid values, `InvalidConfiguration` for an invalid roll-up, and `typer.BadParameter`.
+    In turn the queue is measured with and without a cloud and an export, then with a roll-up only, and then with
+    distinct visitors only. Live it is measured only with cloud, export and roll-up together. Growing, it has no cloud
+    and no export. Raises `CannotMeasure` for invalid values, `InvalidConfiguration` for an invalid roll-up, and
+    `typer.BadParameter`.
 
     Args:
         options: of the command.
@@ -144,8 +145,9 @@ class BenchRun:
             yield from measure_growth(make(), what, self._workload, plan, most, self._notify)
 
     def _queues(self, *observed: dict[str, Any]) -> list[Make]:
-        """The queue alone, with these observers, and with the roll-up."""
-        requested = [*observed, {"rollup": self._options.rollup}]
+        """The queue alone, with these observers, with the roll-up, and with sketches."""
+        options = self._options
+        requested = [*observed, {"rollup": options.rollup}, {"distinct": options.distinct}]
         return [self._queue, *(partial(self._queue, **each) for each in requested if any(each.values()))]
 
     def _queue(
@@ -154,9 +156,12 @@ class BenchRun:
         cloud: bool = False,
         export: str | None = None,
         rollup: str | None = None,
+        distinct: bool = False,
     ) -> QueueSystem:
-        """A queue with a new name."""
-        parts = {"cloud": cloud, "export": export, "rollup": rollup}
+        """A queue with a new name; raises `Unavailable` without the package for sketches, if it needs them."""
+        if distinct:
+            require("datasketches", "sketches")
+        parts = {"cloud": cloud, "export": export, "rollup": rollup, "distinct": distinct}
         return QueueSystem(
             "+".join([OWN, *(name for name, given in parts.items() if given)]),
             *self._backends.store(),
@@ -165,6 +170,7 @@ class BenchRun:
             cloud,
             export and self._backends.reporting(export),
             rollup,
+            distinct,
         )
 
     def _rivals_to_try(self) -> list[str]:
@@ -187,7 +193,7 @@ class BenchRun:
         """
         rivals: dict[str, Make] = {}
         for name in self._requested:
-            # A growing queue is compared only with the system for a roll-up.
+            # A growing queue is compared only with the systems for a roll-up and for sketches.
             if self._sizes or (self._growing and RIVALS[name].needs):
                 self._notify(f"looking for {name}")
                 make = partial(RIVALS[name].make, self._backends, self._periods)
@@ -204,7 +210,7 @@ class BenchRun:
 
 _SETTINGS = (
     *("keys", "adders", "threads", "workers", "buckets", "seconds", "repetitions"),
-    *("cloud", "export", "rollup"),
+    *("cloud", "export", "rollup", "distinct"),
 )
 """The options that the report shows with the figures."""
 

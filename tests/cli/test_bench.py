@@ -15,6 +15,7 @@ from cq.store.transact import transact
 from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli, Here
 from tests.kit.processes import SECONDS, wait_until
+from tests.kit.sketches import needs_sketches
 
 
 def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any) -> None:
@@ -113,22 +114,28 @@ def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(
         assert_adds_up(row)
 
 
-def test_a_roll_up_is_compared_with_the_same_results(cli: Cli) -> None:
+@needs_sketches
+def test_a_roll_up_and_distinct_visitors_are_compared_with_the_same_results(cli: Cli) -> None:
     ended = cli.run(
         "bench",
         *LITTLE,
-        *("--per-transaction", "5", "--rollup", "1m:1h,1h:forever", "--json"),
-        *("--against", "postgres-periods"),
+        *("--per-transaction", "5", "--rollup", "1m:1h,1h:forever", "--distinct", "--json"),
+        *("--against", "postgres-periods,postgres-distinct"),
     )
 
     assert (ended.status, ended.err) == (0, "")
     found = json.loads(ended.out)
-    assert found["settings"]["rollup"] == "1m:1h,1h:forever"
+    assert (found["settings"]["rollup"], found["settings"]["distinct"]) == ("1m:1h,1h:forever", True)
     assert found["machine"]["versions"]["postgresql"]
     both = {row["system"]: row["both"] for row in found["rows"]}
-    assert [*both] == ["cq", "cq+rollup", "postgres-periods"]
-    (compared,) = (row["cq_to_it"] for row in found["rows"] if row["system"] == "postgres-periods")
-    assert compared == pytest.approx(both["cq+rollup"] / both["postgres-periods"], rel=1e-3)
+    assert [*both] == ["cq", "cq+rollup", "cq+distinct", "postgres-periods", "postgres-distinct"]
+    compared = {row["system"]: row["cq_to_it"] for row in found["rows"]}
+    assert compared["postgres-periods"] == pytest.approx(
+        both["cq+rollup"] / both["postgres-periods"], rel=1e-3
+    )
+    assert compared["postgres-distinct"] == pytest.approx(
+        both["cq+distinct"] / both["postgres-distinct"], rel=1e-3
+    )
     for row in found["rows"]:
         assert_adds_up(row)
 
@@ -139,7 +146,7 @@ def test_a_roll_up_is_compared_with_the_same_results(cli: Cli) -> None:
         (("--workers", "1,4"), "give --buckets 4"),
         (("--workers", "1,two"), "Invalid value for --workers: expected "),
         (("--rollup", "1m"), "expected a roll-up as PERIOD:RETENTION"),
-        (("--against", "postgres-periods"), "needs --rollup"),
+        (("--rollup", "1m:1d", "--against", "postgres-distinct"), "needs --distinct"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(here: Here, options: tuple[str, ...], why: str) -> None:

@@ -148,16 +148,17 @@ def test_postgresql_counts_all(conninfo: str, size: int) -> None:
         postgres.upsert(conninfo),
         postgres.periods(conninfo),
         postgres.periods(conninfo, (60, 3_600)),
+        postgres.distinct(conninfo),
     ]
 
-    assert [counted(system, pool) for system in systems] == [{20 * size}] * 3
+    assert [counted(system, pool) for system in systems] == [{20 * size}] * 4
 
 
-def test_postgresql_counts_each_period_once(conninfo: str) -> None:
-    periods = postgres.periods(conninfo, (60, 3_600))
+def test_postgresql_counts_each_period_and_a_visitor_once(conninfo: str) -> None:
+    periods, pairs = postgres.periods(conninfo, (60, 3_600)), postgres.distinct(conninfo)
     rows = [("a", 1, 59), ("a", 2, 60), ("b", 3, 3_599), ("a", 4, 3_601), ("a", 1, 59)]
+    views = [("a", 7), ("b", 7), ("a", 8), ("a", 7)]
     with ExitStack() as stack, periods.connect() as connection:
-        stack.callback(periods.remove)
         periods.prepare()
         connection.cursor().executemany("INSERT INTO cq_bench_log VALUES (%s, %s, %s)", rows)
         periods.drainer(stack, 0)()
@@ -169,9 +170,18 @@ def test_postgresql_counts_each_period_once(conninfo: str) -> None:
         connection.execute("UPDATE cq_bench_period_60 SET n = n + 1")
         with pytest.raises(WrongSum, match="of 11 updates in table cq_bench_period_60"):
             check(periods, 11)
+        periods.remove()
+        pairs.prepare()
+        drain = pairs.drainer(stack, 0)
+        for _ in range(2):
+            connection.cursor().executemany("INSERT INTO cq_bench_log VALUES (%s, %s)", views)
+            drain()
+        distinct = connection.execute("SELECT key, n FROM cq_bench_counts ORDER BY key").fetchall()
+        pairs.remove()
 
     assert by_minute == [("a", 0, 2), ("a", 60, 2), ("a", 3_600, 4), ("b", 3_540, 3)]
     assert by_hour == [("a", 0, 4), ("a", 3_600, 4), ("b", 0, 3)]
+    assert distinct == [("a", 2), ("b", 1)]
 
 
 def test_postgresql_takes_pieces_until_a_stock_is_empty(conninfo: str) -> None:
@@ -203,10 +213,11 @@ def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: P
         StoredCounts("atomic-add", url, "embedded"),
         queue,
         replace(queue, rollup="1m:1h,1h:forever"),
+        replace(queue, distinct=True),
     ]
     full = replace(queue, cloud=True, reporting=reporting)
 
-    assert [counted(system, pool) for system in (*systems, full)] == [{60}] * 5
+    assert [counted(system, pool) for system in (*systems, full)] == [{60}] * 6
 
 
 def test_an_export_and_a_copy_have_the_same_rows(url: str, conninfo: str) -> None:

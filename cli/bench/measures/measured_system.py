@@ -283,9 +283,9 @@ class MeasuredSystem(Generic[S]):
         return float(max(ends) - begin)
 
     def check(self) -> None:
-        """Raise `WrongSum` unless all sums of the system are the number of updates."""
+        """Raise `WrongSum` unless all sums of the system are the number of updates, within its precision."""
         for place, found in self.system.sums().items():
-            if found != self.updates:
+            if abs(found - self.updates) > self.system.precision * self.updates:
                 raise WrongSum(
                     f"{self.system.name} has counted {found:,} of {self.updates:,} updates in {place}: its figures "
                     "are invalid; does another program use its store?"

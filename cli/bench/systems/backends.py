@@ -207,6 +207,7 @@ RIVALS: Final[Mapping[str, Rival]] = {
     "postgres-periods": Rival(
         lambda backends, periods: postgres.periods(backends.postgres, periods), needs="rollup"
     ),
+    "postgres-distinct": Rival(lambda backends, _: postgres.distinct(backends.postgres), needs="distinct"),
     "redis": Rival(lambda backends, _: RedisHash(backends.redis)),
 }
 """{name: system that cq can be compared with}."""

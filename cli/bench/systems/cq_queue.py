@@ -14,7 +14,15 @@ import cq
 from cq import admin
 from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.stored import opened
-from cq.cli.bench.systems.system import STOCK, Add, BenchWorkload, Drain, System, requests
+from cq.cli.bench.systems.system import (
+    STOCK,
+    Add,
+    BenchWorkload,
+    Drain,
+    System,
+    requests,
+    with_visitors,
+)
 from cq.config.rollup import RollUp
 from cq.deciders import bounded
 from cq.errors import QueueNotConfigured
@@ -37,7 +45,7 @@ ANSWER_SECONDS: Final = 120.0
 
 @dataclass(frozen=True)
 class QueueSystem(System):
-    """A combine queue of sums.
+    """A combine queue of sums, or of sketches, which estimate the number of distinct visitors of each key.
 
     Args:
         url: URL of the store.
@@ -46,6 +54,7 @@ class QueueSystem(System):
         cloud: whether workers keep a top and publish it.
         reporting: URL of the database that the queue is exported to; None: no export.
         rollup: as for `cq.configure`.
+        distinct: whether it has sketches.
     """
 
     name: str
@@ -56,8 +65,14 @@ class QueueSystem(System):
     cloud: bool = False
     reporting: str | None = None
     rollup: str | None = None
+    distinct: bool = False
 
     defers = True
+
+    @property
+    def precision(self) -> float:
+        """The error of a key's sketch has a standard deviation of 1.6 percent, and that of the sum is smaller."""
+        return 0.1 if self.distinct else 0.0
 
     @property
     def queues(self) -> list[str]:
@@ -68,12 +83,13 @@ class QueueSystem(System):
     def prepare(self) -> None:
         db = self.open()
         observers = [top()] if self.cloud else []
+        value, combiner = ("distinct", "distinct") if self.distinct else (int, "sum")
         cq.configure(
             db,
             self.queue,
             key=str,
-            value=int,
-            combiner="sum",
+            value=value,
+            combiner=combiner,
             buckets=self.buckets,
             rollup=self.rollup,
             observers=observers,
@@ -92,6 +108,10 @@ class QueueSystem(System):
     def adder(self, stack: ExitStack) -> Add:
         # The database stays open: the adders of a process share it.
         db, queue = self.open(), cq.CombineQueue(self.queue)
+        if self.distinct:
+            return lambda updates: transact(
+                db, partial(queue.add, updates=with_visitors(updates)), write_only=True
+            )
         return lambda updates: transact(db, partial(queue.add, updates=updates), write_only=True)
 
     def drainer(self, stack: ExitStack, place: int) -> Drain:
@@ -147,7 +167,8 @@ class QueueSystem(System):
         return sums
 
     def _sum(self, queue: str) -> Any:
-        return sum(value for _, value in cq.CombineQueue(queue).scan(self.open(), limit=10_000))
+        rows = cq.CombineQueue(queue).scan(self.open(), limit=500 if self.distinct else 10_000)
+        return sum(value.estimate if self.distinct else value for _, value in rows)
 
     def remove(self) -> None:
         with suppress(QueueNotConfigured):  # `prepare` may not have created it

@@ -11,14 +11,17 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cq.cli.bench.systems.system import STOCK, Add, Drain, System, requests, word
+from cq.cli.bench.systems.system import STOCK, Add, Drain, System, requests, with_visitors, word
 
 if TYPE_CHECKING:
     import psycopg
 
 _COUNTS: Final = "cq_bench_counts"  # by key
 _LOG: Final = "cq_bench_log"  # appended rows
+_PAIRS: Final = "cq_bench_pairs"  # of key and visitor
 _PERIOD: Final = "cq_bench_period_"
+_SUMS: Final = {_LOG: None, _PAIRS: "count(*)"}
+"""{table: the expression with its number of counted updates}; other tables have counts in a column `n`."""
 _COPY_FROM: Final = 1_000
 """Number of rows from which COPY is faster than an INSERT of arrays."""
 
@@ -32,12 +35,14 @@ class PostgresCounts(System):
         tables: {name: its columns and constraints}.
         combining: the rest of a statement that combines the rows of the query `gone`, which were appended to the log;
             "": each transaction updates the counts.
+        has_visitors: whether each added number is a new visitor.
     """
 
     name: str
     conninfo: str
     tables: Mapping[str, str]
     combining: str = ""
+    has_visitors: bool = False
     store = "postgresql"
 
     @property
@@ -67,6 +72,8 @@ class PostgresCounts(System):
         insert = f"INSERT INTO {_LOG} (key, n) {sent}" if self.defers else _adding(_COUNTS, "key", sent)
 
         def add(updates: Mapping[str, Any]) -> None:
+            if self.has_visitors:
+                updates = with_visitors(updates)
             if self.defers and len(updates) >= _COPY_FROM:
                 self._copy(connection, updates)
             else:
@@ -92,10 +99,11 @@ class PostgresCounts(System):
 
     def sums(self) -> Mapping[str, Any]:
         with self.connect() as connection:
+            sums = {name: _SUMS.get(name, "coalesce(sum(n), 0)") for name in self.tables}
             return {
-                f"table {name}": connection.execute(f"SELECT coalesce(sum(n), 0) FROM {name}").fetchone()[0]  # type: ignore[index]  # noqa: S608
-                for name in self.tables
-                if name != _LOG
+                f"table {name}": connection.execute(f"SELECT {each} FROM {name}").fetchone()[0]  # type: ignore[index]  # noqa: S608
+                for name, each in sums.items()
+                if each
             }
 
     def settle(self) -> None:
@@ -135,6 +143,16 @@ def periods(conninfo: str, periods: Sequence[int] = ()) -> PostgresCounts:
     totals = _adding(_COUNTS, "key", f"SELECT key, sum(n) FROM {finer} GROUP BY key ORDER BY key")  # noqa: S608
     name = "postgres-periods" if periods else "postgres-rollup"
     return PostgresCounts(name, conninfo, tables, f"{sums}{inserts} {totals}")
+
+
+def distinct(conninfo: str) -> PostgresCounts:
+    """Exact numbers of distinct visitors: a table of all pairs of key and visitor, and the count of each key."""
+    pairs = '(key text COLLATE "C", visitor bigint, PRIMARY KEY (key, visitor))'
+    tables = {_COUNTS: _counts(), _LOG: _log(), _PAIRS: pairs}
+    new = f"INSERT INTO {_PAIRS} SELECT key, n FROM gone ORDER BY key, n ON CONFLICT DO NOTHING RETURNING key"  # noqa: S608
+    totals = _adding(_COUNTS, "key", "SELECT key, count(*) FROM new GROUP BY key ORDER BY key")
+    combining = f", new AS ({new}) {totals}"
+    return PostgresCounts("postgres-distinct", conninfo, tables, combining, has_visitors=True)
 
 
 def _counts(start: str = "") -> str:

@@ -54,6 +54,11 @@ class System(ABC):
         """Whether added updates are combined later; otherwise counts are current after adding."""
         return False
 
+    @property
+    def precision(self) -> float:
+        """The largest relative error of `sums`; 0: they are exact."""
+        return 0.0
+
     def prepare(self) -> None:
         """Create the system without counts."""
         self.remove()
@@ -166,6 +171,14 @@ class Plan:
 def word(rank: int) -> str:
     """The key of a rank: a hash, as frequent words of a text are not neighbours in the order of keys."""
     return f"{(rank * 2_654_435_761) & 0xFFFFFFFF:08x}"
+
+
+def with_visitors(updates: Mapping[str, Any]) -> dict[str, int]:
+    """A new visitor for each update of a transaction: {key: random id of 63 bits}.
+
+    No visitor is drawn twice in practice, so the number of distinct visitors of a key is the number of its updates.
+    """
+    return {key: random.getrandbits(63) for key in updates}
 
 
 STOCK: Final = 1 << 40
