@@ -25,7 +25,7 @@ from cq.config.queue import QueueConfig, notify, read_config
 from cq.durations import Span
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at
-from cq.errors import CorruptData, DecisionFailed, NoAnswer, Withdrawn
+from cq.errors import CorruptData, DecisionFailed, InvalidData, NoAnswer, TooLarge, Withdrawn
 from cq.keys import VERSIONSTAMP_BYTES, QueueKeys, version_of
 from cq.keys.answers import AnswerKeys, group_of, position_of
 from cq.keys.membership import alive_seconds, workers
@@ -69,7 +69,10 @@ Encoded = tuple[int, bytes]
 
 def encoded_answer(content: object) -> bytes:
     """An answer in bytes; raises `InvalidData` or `TooLarge` for one that cannot be stored."""
-    return codec.encode_value(content, MAX_ANSWER_BYTES)
+    try:
+        return codec.encode_value(content, MAX_ANSWER_BYTES)
+    except (InvalidData, TooLarge) as error:
+        raise type(error)(f"the answer cannot be stored: {error}") from None
 
 
 def set_answers(
