@@ -11,7 +11,7 @@ from cq import sketches as sketches
 from cq.admin.configured_queue import configure
 from cq.app import App
 from cq.combiners import Combiner, changes
-from cq.deciders.decider import Decider
+from cq.deciders import Decider
 from cq.encoding.codec import DELETE
 from cq.errors import CqError, EmitterFull, InvalidData, NoAnswer, QueueFull, StoreError
 from cq.intake.emitter import Emitter

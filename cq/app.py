@@ -27,8 +27,7 @@ from cq.admin.configured_queue import (
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.decider import DeciderConfig
 from cq.config.queue import Named, ObserverConfig, QueueConfig
-from cq.deciders.built_in import built_in_decider, resolve_decider
-from cq.deciders.decider import Decider
+from cq.deciders import Decider, built_in_decider, resolve_decider
 from cq.durations import Span
 from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of, observers_of

@@ -30,7 +30,7 @@ from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.processes import stop_on_signals
 from cq.cli.shared.rows import AppRowsOptions, print_rows, print_values
 from cq.config.queue import QueueConfig, read_config
-from cq.deciders.built_in import with_time
+from cq.deciders import with_time
 from cq.encoding.json_values import key_from_word, parse_word, split_word, to_json, value_from_word
 from cq.errors import InvalidData
 from cq.intake.access_log import AccessLogFormat

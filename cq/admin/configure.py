@@ -44,8 +44,7 @@ from cq.config.queue import (
 )
 from cq.config.rollup import RollUp
 from cq.config.window import WindowSpec
-from cq.deciders.built_in import STATES, resolve_decider
-from cq.deciders.decider import Decider
+from cq.deciders import STATES, Decider, resolve_decider
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.encoding.sketches import KINDS

@@ -9,7 +9,7 @@ from cq.combiners import Combiner
 from cq.config.expiry import ExpirySpec
 from cq.config.rollup import RollUp
 from cq.config.window import WindowSpec
-from cq.deciders.decider import Decider
+from cq.deciders import Decider
 from cq.durations import Span
 from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue

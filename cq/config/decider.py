@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from cq.deciders.decider import KEEP_SECONDS, KIND, MAX_KEEP_SECONDS, Decider
+from cq.config.parts import require
+from cq.deciders import KEEP_SECONDS, KIND, MAX_KEEP_SECONDS, Decider
+from cq.durations import seconds_of
 from cq.encoding.codec import brief
 
 _OBSERVED: Final = "observed"
@@ -31,7 +33,7 @@ class DeciderConfig(NamedTuple):
         settings = dict(decider.settings)
         if settings and decider.observer is not None:
             settings[_OBSERVED] = True
-        return cls(decider.name, decider.version, decider.keep_seconds, settings)
+        return cls(decider.name, decider.version, seconds_of(decider.keep), settings)
 
     @property
     def kind(self) -> str:
@@ -49,14 +51,9 @@ class DeciderConfig(NamedTuple):
         if stored is None:
             return None
         found = cls(*stored)
-        if (
-            not all(map(isinstance, found, (str, int, int, dict)))
-            or bool in map(type, found)
-            or not 0 <= found.version < 1 << 63
-            or not 1 <= found.keep <= MAX_KEEP_SECONDS
-            or not all(type(what) is str for what in found.settings)
-        ):
-            raise ValueError("the decider has a wrong type or size")
+        require(tuple(map(type, found)) == (str, int, int, dict))
+        require(0 <= found.version < 1 << 63 and 1 <= found.keep <= MAX_KEEP_SECONDS)
+        require(all(type(what) is str for what in found.settings))
         return found
 
     def __str__(self) -> str:

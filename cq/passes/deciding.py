@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from cq.deciders.decider import Decided
+from cq.deciders import Decided
 from cq.encoding import codec
 from cq.encoding.codec import brief, is_int64
 from cq.errors import CorruptData, InvalidData
@@ -83,11 +83,6 @@ def _take(view: View) -> Taken:
     elif plan.max_report:
         most = plan.max_report if plan.max_take is None else min(plan.max_report, plan.max_take)
         wanted = set(islice((encoded for encoded in queued if encoded not in plan.suspects), most))
-    most, of_answer, of_row, of_key = _costs(view)
-    size = view.backlog.size + of_row * len(view.rows) + of_answer * sum(map(len, queued.values()))
-    size += sum(map(of_key, queued))
-    if len(wanted) == len(queued) and size <= most:
-        return Taken(updates=queued, size=size)
     return _prefix(view, wanted)
 
 

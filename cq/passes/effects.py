@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cq.deciders.decider import Decided
+from cq.deciders import Decided
 from cq.errors import CqError
 from cq.failure import KeyFailure
 from cq.observer import Change

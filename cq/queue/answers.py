@@ -100,22 +100,10 @@ def parse_answers(stored: bytes) -> tuple[int, dict[int, Encoded]]:
 
 
 def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-    """{ticket: answer} of the tickets that have one."""
-    return _found(tr, name, tickets, _request(tr, name, tickets))
-
-
-def _request(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, Value]:
-    """{group: its row of answers} of these tickets: reads in flight together, one of each group."""
-    keys = AnswerKeys(name)
-    return {group: tr.get(keys.answers(group)) for group in dict.fromkeys(map(group_of, tickets))}
-
-
-def _found(
-    tr: TransactionRead, name: str, tickets: Sequence[bytes], rows: Mapping[bytes, Value]
-) -> dict[bytes, StoredAnswer]:
-    """{ticket: answer} of the tickets that have one in these rows."""
+    """{ticket: answer} of the tickets that have one; its reads are in flight together."""
     keys, found = AnswerKeys(name), {}
     large: list[tuple[bytes, int, int, Value]] = []
+    rows = {group: tr.get(keys.answers(group)) for group in dict.fromkeys(map(group_of, tickets))}
     parsed = {group: parse_answers(row.value) for group, row in rows.items() if row.value is not None}
     for ticket in tickets:
         if (group := group_of(ticket)) in parsed:
@@ -135,11 +123,10 @@ def _found(
 
 def kept_answers(tr: Transaction, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
     """As `read_answers`, with the outcome `GONE` of those no longer kept; raises `InvalidConfiguration`."""
-    rows = _request(tr, name, tickets)  # in flight together with the configuration
-    horizon, found = _horizon(tr, name), _found(tr, name, tickets, rows)
+    horizon = _horizon(tr, name)
     return {
         ticket: each if each.version >= horizon else each._replace(outcome=GONE)
-        for ticket, each in found.items()
+        for ticket, each in read_answers(tr, name, tickets).items()
     }
 
 

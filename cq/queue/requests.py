@@ -23,8 +23,6 @@ _TIME_BYTES: Final = 6
 _OPERATION_BYTES: Final = 16
 _MAX_GROUP: Final = 256
 """Requests of a group, at most: the row of their answers should stay below 10 kB."""
-_POSITIONS: Final = tuple(position.to_bytes(2, "big") for position in range(_MAX_GROUP))
-_ALONE: Final = ALONE.to_bytes(2, "big")
 
 
 class Request:
@@ -102,7 +100,7 @@ def pack_requests(config: QueueConfig, encoded_keys: Sequence[bytes], values: Se
             continue
         hashed = key_hash(encoded)
         if each.operation is not None:
-            each.ticket = hashed.to_bytes(4, "big") + each.operation[:GROUP_BYTES] + _ALONE
+            each.ticket = hashed.to_bytes(4, "big") + each.operation[:GROUP_BYTES] + ALONE.to_bytes(2, "big")
         else:
             new.setdefault(bucket_at(hashed, config.buckets), []).append((hashed.to_bytes(4, "big"), each))
     for some in new.values():
@@ -119,8 +117,8 @@ def _group(requests: list[tuple[bytes, Request]]) -> None:
     for first in range(0, len(requests), _MAX_GROUP):
         some = requests[first : first + _MAX_GROUP]
         group = time + runtime.token_bytes(GROUP_BYTES - _TIME_BYTES)
-        for (hashed, each), position in zip(some, _POSITIONS if len(some) > 1 else (_ALONE,), strict=False):
-            each.ticket = hashed + group + position
+        for position, (hashed, each) in enumerate(some, start=0 if len(some) > 1 else ALONE):
+            each.ticket = hashed + group + position.to_bytes(2, "big")
 
 
 def refused_update(config: QueueConfig) -> InvalidData:

@@ -9,6 +9,7 @@ import pytest
 
 import cq
 from cq.cli.shared.options import seconds_of as option_seconds
+from cq.config.decider import DeciderConfig
 from cq.config.expiry import ExpirySpec
 from cq.config.rollup import RollUp
 from cq.config.window import WindowSpec
@@ -30,7 +31,7 @@ def test_a_duration_means_the_same_in_each_form(given: Any) -> None:
     assert getattr(ExpirySpec.parse(given), "period", None) == 90
     assert RollUp.parse({given: None}) == RollUp.parse("90s:forever")
     assert top(every=given).settings["every"] == 90_000
-    assert decider.keep_seconds == reserve(1, "hold", ttl=given)["ttl"] == 90
+    assert DeciderConfig.of(decider).keep == reserve(1, "hold", ttl=given)["ttl"] == 90
 
 
 @pytest.mark.parametrize("given", ["soon", "", "-1s", "1 m", True, float("nan"), b"1s", [1], None])

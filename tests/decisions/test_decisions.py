@@ -13,7 +13,7 @@ import cq
 from cq.admin import purge, rebucket
 from cq.app import App
 from cq.bucket.pass_runner import PassRunner
-from cq.deciders.decider import Decided
+from cq.deciders import Decided
 from cq.errors import (
     CodeMismatch,
     ConfigurationConflict,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq.admin.purging import purging_buckets
-from cq.deciders.decider import Decided
+from cq.deciders import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.passes.plan import Limits
 from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, read_answers
