@@ -257,7 +257,6 @@ class AsyncRanking(AsyncHandle, Generic[K, V]):
     groups = Awaited(Ranking[K, V].groups)
     rank = Awaited(Ranking[K, V].rank)
     ranks = Awaited(Ranking[K, V].ranks)
-    rank_of_score = Awaited(Ranking[K, V].rank_of_score)
 
 
 class AsyncCloudReader(AsyncHandle):

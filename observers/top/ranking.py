@@ -181,13 +181,6 @@ class Ranking(Generic[K, V]):
             self._root(tr, keys, name)
         return [None if path is None else 1 + path.higher() for path in paths]
 
-    def rank_of_score(self, tr: TransactionRead, score: Score, group: str | None = None) -> int:
-        """1 plus the number of keys with a strictly higher score than `score`; no key needs to have this score."""
-        _, keys = self._open(tr, group)
-        path = _Path(tr, keys, group, descending(score))
-        self._root(tr, keys, group)
-        return 1 + path.higher()
-
     def _root(self, tr: TransactionRead, keys: TopKeys, group: str | None) -> int:
         """The number of keys in the counts for ranks; raises `InvalidConfiguration` if the top keeps no ranks."""
         root, count = tr.get(keys.node(group, b"")), tr.get(keys.count(group))

@@ -13,7 +13,6 @@ import pytest
 
 import cq
 from cq.cli.demos.visits import VisitRecount, read_log
-from cq.config.window import WindowSpec
 from cq.intake.access_log import Visit
 from cq.observers.sessions import SessionCounts
 from cq.observers.visits import Visits
@@ -107,20 +106,6 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
 
 
 # The recount
-
-
-def test_visits_leave_the_window_with_their_slice() -> None:
-    window, recount = WindowSpec(6_000, 100), VisitRecount()
-    for visitor, at in (("ann", 1_000.0), ("ann", 1_000.02), ("bob", 1_000.15)):
-        visit = Visit(at, "/a", visitor)
-        recount.add(visit, window.expires(round(1_000 * at)))
-    recount.add(Visit(900.0, "/a", "eve"), None)
-
-    assert recount.window(1_006_099) == {"": (3, 2), "/a": (3, 2)}
-    assert recount.window(1_006_100) == {"": (1, 1), "/a": (1, 1)}
-    assert recount.window(1_006_200) == {}
-    assert recount.views == {"": 4, "/a": 4}
-    assert len(recount.readers["/a"]) == 3
 
 
 def test_sessions_are_recounted_by_visitor_and_day() -> None:

@@ -17,7 +17,6 @@ from cq.bucket.attempt_notes import Attempts
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import MemberReport, read_members
 from cq.observers.scheduling.membership import Membership
-from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare
@@ -113,29 +112,6 @@ class TestLimits:
         assert compare(later, "words")
         with pytest.raises(cq.QueueFull):
             add(later, "words", {"a": 1})
-
-    def test_a_running_worker_refuses_no_add_after_a_jump(
-        self, opened: Callable[[], Any], clock: Jumping
-    ) -> None:
-        """The same by a whole worker, whose queue is paused so that its update stays."""
-        db = opened()
-        cq.configure(db, "words")
-        admin.limit(db, "words", max_age=30)
-        add(db, "words", {"a": 1})
-        admin.pause(db, "words")
-        clock.jumped += RECOVERY
-        turns: list[str] = []
-        worker = Worker(opened(), queues=["words"], beat=0.01)
-
-        def after_turn() -> None:
-            turns.append(compare(worker.db, "words"))
-            if len(turns) == 10:
-                worker.stop()
-
-        worker.run(after_turn)
-
-        assert set(turns) == {""}
-        add(db, "words", {"a": 1})
 
 
 class TestMembers:

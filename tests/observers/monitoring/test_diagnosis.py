@@ -98,23 +98,6 @@ def test_a_store_that_is_not_there_yet_is_no_failure_and_is_not_made(url: str, t
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("missing/test.db", "does not exist: create it first"),
-        (".", "is a directory"),
-        ("other.db", "is not a cq"),
-    ],
-)
-def test_a_file_that_can_be_no_store_is_named(tmp_path: Path, path: str, said: str) -> None:
-    (tmp_path / "other.db").write_text("Dear reader, " * 100)
-
-    found = wrong(f"embedded:{tmp_path / path}")
-
-    assert list(found) == ["store file"]
-    assert said in found["store file"]
-
-
 def test_a_damaged_store_is_named(db: Any, url: str, tmp_path: Path) -> None:
     db.close()
     with (tmp_path / "test.db").open("r+b") as file:
@@ -202,14 +185,6 @@ def test_a_cluster_cannot_do_without_the_client_library(cluster_file: str) -> No
     assert "install the package `foundationdb-clients`" in checks["client library"].message
 
 
-def test_a_binding_that_is_newer_than_the_library_is_told_which_one_fits(
-    cluster_file: str, binding: Binding
-) -> None:
-    binding.refusal = RuntimeError("The installed library supports a maximum version of 730.")
-
-    assert "run `pip install 'foundationdb==7.3.*'`" in wrong(f"fdb:{cluster_file}")["client library"]
-
-
 def test_a_missing_binding_is_said(cluster_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError
@@ -227,12 +202,6 @@ def test_a_missing_cluster_file_is_named_together_with_the_missing_library(
 
     assert list(found) == ["client library", "cluster file"]
     assert "no.cluster: No such file" in found["cluster file"]
-
-
-def test_a_file_that_is_no_cluster_file_is_named(cluster: str, cluster_file: str) -> None:
-    Path(cluster_file).write_text("127.0.0.1:4500")
-
-    assert "is not a cluster file: expected" in wrong(cluster)["cluster file"]
 
 
 def test_a_cluster_file_that_the_client_cannot_rewrite_is_named(
@@ -277,16 +246,6 @@ def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Queues and links
-
-
-def test_a_paused_queue_is_said(db: Any, url: str) -> None:
-    cq.configure(db, "words")
-    admin.pause(db, "words", "a release")
-
-    assert wrong(url) == {
-        "queue words": "paused until `cq resume`: a release. Its updates stay queued. Resume it when the reason is "
-        "gone: `cq resume words` (see docs/operate/problems.md#warnings-of-cq-status)"
-    }
 
 
 def test_levels_are_checked_with_their_queue(db: Any, url: str) -> None:

@@ -85,15 +85,6 @@ class TestMetrics:
         assert value("cq_pass_seconds_bucket", "a", le="0.01") == 0
         assert value("cq_pass_seconds_bucket", "a", le="0.025") == 2
 
-    def test_gauges_go_when_another_worker_measures(
-        self, metrics: Subscriber, registry: CollectorRegistry
-    ) -> None:
-        metrics(Event("queue_measured", MEASURED))
-        assert registry.get_sample_value("cq_oldest_seconds", {"queue": "words"}) == 1.5
-        metrics(Event("queue_handed_over", {"queue": "words"}))
-        metrics(Event("queue_handed_over", {"queue": "words"}))
-        assert registry.get_sample_value("cq_oldest_seconds", {"queue": "words"}) is None
-
     def test_every_event_can_be_taken_in_and_the_only_label_is_the_queue(
         self, metrics: Subscriber, registry: CollectorRegistry
     ) -> None:

@@ -235,13 +235,6 @@ class TestInstruments:
             for metric in EVENTS[event].metrics
         }
 
-    def test_gauges_go_when_another_worker_measures(self, collected: Collected) -> None:
-        emit("queue_measured", **event_of("queue_measured", queue="words", oldest=1.5).fields)
-        assert collected.values()["cq_oldest_seconds", "words"] == 1.5
-        for _ in range(2):
-            emit("queue_handed_over", queue="words")
-        assert ("cq_oldest_seconds", "words") not in collected.values()
-
 
 class TestTracedQueue:
     """Spans of adds."""

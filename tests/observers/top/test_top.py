@@ -50,7 +50,7 @@ def check(told: ToldTop, group: str | None = None) -> None:
     for key, score in expected:
         rank = 1 + sum(other > score for _, other in expected)
         assert told.read(ranking.rank, key) == rank
-        assert told.read(ranking.rank_of_score, score, group) == rank
+        assert told.read(ranking.count, group, highest=score) == len(expected) + 1 - rank
 
 
 @many
@@ -188,19 +188,6 @@ def test_nothing_is_written_when_the_score_is_the_same(db: Any, old: Any, new: A
     assert calls(told, [Change("a", old, new)]) == []
 
 
-def test_passes_over_different_keys_do_not_conflict(db: Any) -> None:
-    told = ToldTop(db, ranks=True)
-    transactions = [db.create_transaction() for _ in range(5)]
-    for number, tr in enumerate(transactions):
-        tr.get_read_version().wait()
-        told.observe(tr, [Change(f"key {number}", None, 7)])
-    for tr in transactions:
-        tr.commit().wait()
-
-    assert page_of(told) == [(f"key {number}", 7) for number in range(5)]
-    assert told.read(Ranking(told.name).count, lowest=7, highest=7) == 5
-
-
 @pytest.mark.parametrize("value", [math.nan, Decimal("NaN"), True, "1", [1]])
 def test_what_is_no_score_is_refused_and_the_key_named(db: Any, value: Any) -> None:
     told = ToldTop(db)
@@ -283,7 +270,7 @@ def test_a_reader_that_does_not_fit_the_top_is_told_so(db: Any) -> None:
         with pytest.raises(InvalidConfiguration, match="kept in groups"):
             transact(db, read)
     with pytest.raises(InvalidConfiguration, match="is not kept in groups"):
-        plain.read(Ranking(plain.name).rank_of_score, 1, "g")
+        plain.read(Ranking(plain.name).count, "g")
     for told, functions in ((plain, grouped.functions), (grouped, plain.functions)):
         with pytest.raises(CodeMismatch, match="group function"):
             told.read(Ranking(told.name, **functions).rank, "a")
@@ -296,7 +283,6 @@ def test_ranks_that_are_not_kept_are_said_to_be_so(db: Any) -> None:
 
     reads: list[Callable[[Any], Any]] = [
         lambda tr: ranking.rank(tr, "a"),
-        lambda tr: ranking.rank_of_score(tr, 1),
         lambda tr: ranking.count(tr, lowest=1),
     ]
     for read in reads:
@@ -310,7 +296,6 @@ def test_a_key_without_a_score_has_no_rank(db: Any) -> None:
     ranking = Ranking(told.name, **told.functions)
 
     assert [told.read(ranking.rank, key) for key in ("a", "b", "c")] == [1, None, None]
-    assert told.read(ranking.rank_of_score, 0) == 2
 
 
 def test_a_rank_costs_small_ranges_whatever_the_number_of_keys(db: Any) -> None:

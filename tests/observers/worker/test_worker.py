@@ -255,18 +255,6 @@ def test_a_bucket_that_fails_is_tried_again_and_holds_nobody_up(db: Any, name: s
     assert failing.left == 0
 
 
-def test_a_drain_gives_up_when_the_store_fails_again_and_again(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cq.observers.worker.worker.delay_after", lambda failures: 0.001)
-    cq.configure(db, name, buckets=1)
-    add(db, name, {"a": 1})
-    failing = FailedCalls(db, TIMED_OUT, what="clear_range", left=1000)
-
-    with pytest.raises(error_class(db)):
-        Worker(failing, queues=[name]).drain()
-
-
 def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
