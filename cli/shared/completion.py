@@ -17,7 +17,7 @@ import cq
 from cq.cli.shared.settings import store_in_file
 from cq.combiners import BUILT_IN
 from cq.config.queue import ObserverConfig, queue_names, read_config
-from cq.deciders import STATES
+from cq.deciders import DECIDERS
 from cq.keys import cell as keys
 from cq.keys.link import OBSERVER
 from cq.keys.queue import valid_name
@@ -72,7 +72,7 @@ def combiners() -> list[str]:
 
 def deciders() -> list[str]:
     """The names of the built-in deciders."""
-    return list(STATES)
+    return list(DECIDERS)
 
 
 ARGUMENTS: Final[Mapping[str, Callable[[typer.Context], list[str]]]] = {

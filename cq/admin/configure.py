@@ -44,7 +44,7 @@ from cq.config.queue import (
 )
 from cq.config.rollup import RollUp
 from cq.config.window import WindowSpec
-from cq.deciders import STATES, Decider, resolve_decider
+from cq.deciders import DECIDERS, Decider, resolve_decider
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.encoding.sketches import KINDS
@@ -166,8 +166,8 @@ class RequestedSettings:
             )
         if self.decider is not None:
             decider = DeciderConfig.of(self.decider)
-            types = STATES.get(decider.kind)
-            if types is not None and shape.value.name not in types:
+            _, types = DECIDERS.get(decider.kind, (None, ()))
+            if types and shape.value.name not in types:
                 raise InvalidConfiguration(
                     f"expected a value type of {', '.join(types)} for the decider {decider.kind!r}, got: "
                     f"{shape.value}"
@@ -182,8 +182,8 @@ class RequestedSettings:
     def _implied_value(self, combiner: Combiner | None, stored: QueueConfig) -> ValueType | None:
         """The value type of a combiner of sketches, or of a built-in decider of a new queue; None for others."""
         if self.decider is not None and stored.decider is None:
-            states = STATES.get(DeciderConfig.of(self.decider).kind)
-            return ValueType(states[0]) if states else None
+            _, types = DECIDERS.get(DeciderConfig.of(self.decider).kind, (None, ()))
+            return ValueType(types[0]) if types else None
         if combiner and combiner.value_types[:1] in _SKETCHES:
             return ValueType(combiner.value_types[0])
         return None

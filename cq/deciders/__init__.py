@@ -157,8 +157,7 @@ def bucket(capacity: float, per_second: float, *, keep: Span = KEEP_SECONDS) -> 
         )
 
     def decide(key: Any, state: list[float] | None, request: Any) -> tuple[list[float], float]:
-        fields = _fields(request)
-        tokens, at = _number(fields.get("take")), _number(fields.get("at"))
+        tokens, at = _number(_fields(request).get("take")), _number(request.get("at"))
         if not 0 < tokens <= capacity:
             raise InvalidData(f"expected 0 to {capacity} tokens, got: {brief(tokens)}")
         there, since = state or (capacity, at)
@@ -289,26 +288,20 @@ def _book(book: dict[str, Any], request: dict[str, Any], now: float) -> dict[str
     raise _unknown(request)
 
 
-_MAKERS: Final[Mapping[str, Callable[..., Decider]]] = {
-    "bounded": bounded,
-    "unique": unique,
-    "bucket": bucket,
-    "budget": budget,
+DECIDERS: Final[Mapping[str, tuple[Callable[..., Decider], Sequence[str]]]] = {
+    "bounded": (bounded, ("int", "any")),
+    "unique": (unique, ("any", "str", "int")),
+    "bucket": (bucket, ("list", "any")),
+    "budget": (budget, ("dict", "any")),
 }
-STATES: Final[Mapping[str, Sequence[str]]] = {
-    "bounded": ("int", "any"),
-    "unique": ("any", "str", "int"),
-    "bucket": ("list", "any"),
-    "budget": ("dict", "any"),
-}
-"""{kind of a built-in decider: value types of queues that can have it, the one of a new queue first}."""
+"""{kind: its function, and the value types of queues that can have it, the one of a new queue first}."""
 
 
 def built_in_decider(settings: Mapping[str, Any], version: int, keep: int) -> Decider | None:
     """The built-in decider of stored settings; None if this version of cq has none of this kind and version."""
     kind = str(settings.get(KIND, ""))
     given = {what: value for what, value in settings.items() if what != KIND}
-    return _MAKERS[kind](**given, keep=keep) if kind in _MAKERS and version == _VERSION else None
+    return DECIDERS[kind][0](**given, keep=keep) if kind in DECIDERS and version == _VERSION else None
 
 
 def resolve_decider(given: object) -> Decider:
@@ -329,7 +322,7 @@ def resolve_decider(given: object) -> Decider:
             name: json.loads(value)
             for name, _, value in (each.partition("=") for each in words if "=" in each)
         }
-        return _MAKERS[kind](*positional, **named)
+        return DECIDERS[kind][0](*positional, **named)
     except InvalidConfiguration:
         raise
     except (KeyError, TypeError, ValueError, RecursionError):

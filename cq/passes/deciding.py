@@ -88,34 +88,23 @@ def _take(view: View) -> Taken:
 
 def _prefix(view: View, wanted: Collection[bytes]) -> Taken:
     """The requests before the first one of another key, as many as the pass can answer, but at least one."""
-    most, of_answer, of_row, of_key = _costs(view)
+    decider, (copies, each_key) = view.code.decider, value_cost(view)
+    is_heard = decider is not None and decider.observer is not None
+    most = write_limit(view.plan.limits, is_observed=bool(view.code.observers))
+    # An answer counts without the request's own bytes. Mostly a row is a group, whose answers are one row.
+    of_answer = _ANSWER_BYTES + (_OBSERVED_BYTES if is_heard else 0)
+    of_row = set_bytes(AnswerKeys(view.config.name).answers(bytes(GROUP_BYTES)), GROUP_BYTES)
     found: Updates = {}
     size = 0
     for row in view.rows:
         updates = row.updates
         each = of_answer + (row.size + of_row) // max(1, len(updates))
         for position, (encoded, request) in enumerate(updates):
-            size += each + (0 if encoded in found else of_key(encoded))
+            size += each + (0 if encoded in found else copies * len(encoded) + each_key)
             if encoded not in wanted or (found and size > most):
                 return Taken(updates=found, rest=(row, position), size=size)
             found.setdefault(encoded, []).append(request)
     return Taken(updates=found, size=size)
-
-
-def _costs(view: View) -> tuple[int, int, int, Callable[[bytes], int]]:
-    """The bytes that the pass may write, and those, about, of an answer, of the answers to a queued row, and of a key.
-
-    An answer counts without the request's own bytes. Mostly a row is a group, whose answers are one row.
-    """
-    decider, (copies, each) = view.code.decider, value_cost(view)
-    is_heard = decider is not None and decider.observer is not None
-    of_row = set_bytes(AnswerKeys(view.config.name).answers(bytes(GROUP_BYTES)), GROUP_BYTES)
-    return (
-        write_limit(view.plan.limits, is_observed=bool(view.code.observers)),
-        _ANSWER_BYTES + (_OBSERVED_BYTES if is_heard else 0),
-        of_row,
-        lambda encoded: copies * len(encoded) + each,
-    )
 
 
 def _drop_withdrawn(view: View) -> list[bytes]:

@@ -196,7 +196,7 @@ def _why_none(tr: Transaction, name: str) -> str:
     alive = [each for row in tr.snapshot.get_range(*workers()) if (each := _alive(row.value, tr, version))]
     if not alive:
         return "no worker is alive: run `cq worker`"
-    if all(name not in each.get("queues", [name]) or name in each.get("lacking", ()) for each in alive):
+    if all(name not in (each.get("queues") or [name]) or name in each.get("lacking", ()) for each in alive):
         return "the live workers are for other queues, or lack its decider: run `cq worker`, if need be with --app"
     return (
         f"it is not decided yet, or a purge has dropped it, or its answer was kept for {decider_of(config).keep:,} s "
@@ -205,13 +205,11 @@ def _why_none(tr: Transaction, name: str) -> str:
 
 
 def _alive(row: bytes, tr: Transaction, now: int) -> dict[str, Any]:
-    """The parts of a worker's row that are not None; empty if it has not beaten lately, or is unreadable."""
+    """The parts of a worker's row; empty if it has not beaten lately, or is unreadable."""
     try:
-        found = {
-            what: part for what, part in codec.decode(row[VERSIONSTAMP_BYTES:]).items() if part is not None
-        }
+        found: dict[str, Any] = codec.decode(row[VERSIONSTAMP_BYTES:])
         is_alive = clock_of(tr.db).age(version_of(row), now) <= alive_seconds(found["every"])
-    except (AttributeError, CorruptData, KeyError, TypeError):
+    except (CorruptData, KeyError, TypeError):
         return {}
     return found if is_alive else {}
 
@@ -222,24 +220,30 @@ def _alive(row: bytes, tr: Transaction, now: int) -> dict[str, Any]:
 def withdraw(db: Database, name: str, ticket: str) -> bool:
     """Withdraw a request; returns whether it will never be decided. See `CombineQueue.withdraw`."""
     wanted = parse_ticket(ticket)
-    found = transact(db, lambda tr: _mark(tr, name, wanted))
+    found = transact(db, lambda tr: _withdraw(tr, name, wanted, aborts=False))
     if found is None:
         found, is_settled = wait_until(db, partial(_settled_or_watch, name, wanted, {}), GRACE_SECONDS)
         if not is_settled:
-            found = transact(db, lambda tr: _abort_passes(tr, name, wanted))
+            found = transact(db, lambda tr: _withdraw(tr, name, wanted, aborts=True))
     return found is None or found.outcome == WITHDRAWN
 
 
-def _mark(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
-    """Mark a request as withdrawn; if it has an answer, return this instead."""
+def _withdraw(tr: Transaction, name: str, ticket: bytes, *, aborts: bool) -> StoredAnswer | None:
+    """Mark a request as withdrawn; if it has an answer, return this instead.
+
+    `aborts` aborts the passes under way over its bucket, by a new token in the state that they write.
+    """
     config = read_config(tr, name)
     decider_of(config)
-    found = read_answers(tr.snapshot, name, [ticket]).get(ticket)
+    found = read_answers(tr, name, [ticket]).get(ticket)
     if found is not None:
         return found
     tr.set(AnswerKeys(name).withdrawn(ticket), b"")
     for shape, bucket in _buckets(config, ticket):
         notify(tr, shape, [bucket])
+        if aborts:
+            key = QueueKeys(name).state(shape.generation, bucket)
+            tr.set(key, renewed(shape, BucketState.from_bytes(tr.get(key).value)).to_bytes())
     return None
 
 
@@ -266,16 +270,3 @@ def _settled_or_watch(
     states = {key: state.value for key, state in {key: tr.get(key) for key in keys}.items()}
     same = [key for key, state in states.items() if state == first.setdefault(key, state)]
     return (None, not same), tr.watch(same[0]) if same else None
-
-
-def _abort_passes(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
-    """Abort the passes under way over the request's bucket by a new token; returns the answer if there is one."""
-    config, queue = read_config(tr, name), QueueKeys(name)
-    found = read_answers(tr, name, [ticket]).get(ticket)
-    if found is not None:
-        return found
-    for shape, bucket in _buckets(config, ticket):
-        key = queue.state(shape.generation, bucket)
-        # A conflicting read: passes over the bucket write this key.
-        tr.set(key, renewed(shape, BucketState.from_bytes(tr.get(key).value)).to_bytes())
-    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 from cq import runtime
@@ -60,7 +61,7 @@ class AskCall(AddCall):
         self.answer: StoredAnswer | None = None
         self.is_late = False
         seconds = timeout_of(timeout)
-        self._end = None if seconds is None else runtime.monotonic() + seconds
+        self._end = inf if seconds is None else runtime.monotonic() + seconds
 
     @property
     def is_over(self) -> bool:
@@ -72,8 +73,7 @@ class AskCall(AddCall):
         calls = [each for each in group.calls if isinstance(each, AskCall) and not each.is_over]
         while not self.is_over:
             calls = [each for each in calls if not each.is_over and not each.is_abandoned]
-            ends = [each._end for each in calls if each._end is not None]
-            left = max(0.0, min(ends) - runtime.monotonic()) if ends else None
+            left = max(0.0, min(each._end for each in calls) - runtime.monotonic())
             try:
                 wait_until(db, partial(self._read_or_watch, group.queue, calls), left)
             except Exception as error:  # noqa: BLE001 - each caller gets it
@@ -83,7 +83,7 @@ class AskCall(AddCall):
                 return
             now = runtime.monotonic()
             for each in calls:
-                if each._end is not None and now >= each._end and not each.is_over:
+                if now >= each._end and not each.is_over:
                     each.is_late = True
                     self._wake(each)
 
