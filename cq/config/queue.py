@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from cq import keys
 from cq.config.decider import DeciderConfig
 from cq.config.expiry import ExpirySpec
-from cq.config.features import check_features, stored_features
+from cq.config.features import FORMAT, check_features
 from cq.config.parts import Audit, Purges, Shape, generation, require
 from cq.config.rollup import LevelOf, LevelPart, RollUp, RollUpLevel
 from cq.config.window import WindowSpec
@@ -303,7 +303,8 @@ class QueueConfig:
         """The stored form of the configuration; raises `InvalidData` for settings that cannot be encoded."""
         return codec.encode_value(
             {
-                **stored_features(self.features),
+                "format": FORMAT,
+                "features": self.features,
                 "key": str(self.key),
                 "value": str(self.value),
                 "combiner": [self.combiner.name, self.combiner.version],

@@ -162,17 +162,16 @@ class KeyType:
         except CorruptData:
             raise CorruptData(f"stored bytes are not a key of type {self}: {encoded[:40]!r}") from None
 
-    def decode_all(self, encoded: Sequence[bytes], *, known: bool = False) -> list[Any]:
-        """The keys in these bytes; raises `CorruptData`. `known` keys were checked before, and are only decoded."""
-        # That each is one item is known, or seen below.
+    def decode_all(self, encoded: Sequence[bytes]) -> list[Any]:
+        """The keys in these bytes; raises `CorruptData`."""
+        # That each is one item is seen below.
         keys: list[Any] = decode(joined(encoded))
         if self.is_tuple:
             keys = list(map(tuple, keys)) if set(map(type, keys)) == {list} else keys
         # Another type, or another encoding of the same key, would be a second entry of one key.
-        if not known:
-            columns = self._columns(keys)
-            if columns is None or self._encode_columns(columns) != list(encoded):
-                raise CorruptData(f"stored bytes are not keys of type {self}")
+        columns = self._columns(keys)
+        if columns is None or self._encode_columns(columns) != list(encoded):
+            raise CorruptData(f"stored bytes are not keys of type {self}")
         return keys
 
     def _encode_columns(self, columns: Sequence[Sequence[Any]]) -> list[bytes]:

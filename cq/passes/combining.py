@@ -11,7 +11,6 @@ a key costs a fraction of a call by itself. An error fails the whole column, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -21,12 +20,11 @@ from typing import Any, Final
 
 from cq.combiners import Combiner, combine_many
 from cq.encoding import codec
-from cq.encoding.codec import DELETE, KeyType, ValueType
-from cq.errors import CorruptData, CqError
+from cq.encoding.codec import DELETE, ValueType
+from cq.errors import CqError
 from cq.failure import KeyFailure, is_failure
 from cq.keys import after, place, places, version_of
 from cq.observer import Change
-from cq.passes.bucket_cache import BucketCache
 from cq.passes.effects import Effects, ManyFailed
 from cq.passes.feeding import feed
 from cq.passes.repacking import repack
@@ -68,11 +66,6 @@ class Combination:
         self.view = view
         self.effects = effects
         self.result = effects.result
-        config, code = view.config, view.code
-        is_by_key = config.expiry is not None and config.expiry.is_by_key
-        are_seen = code.runs_application_code or bool(code.observers) or is_by_key
-        seen = view.touched if code.runs_application_code else view.report
-        self.decoded = KeyColumn(config.key, seen, view.cache, are_seen=are_seen)
         self.can_repack = view.taken.step is Step.FOLD
 
     def run(self) -> None:
@@ -98,7 +91,7 @@ class Combination:
 
     def isolate(self, encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> None:
         """Call `act` with all keys; if it raises, call it with each key alone, and set aside those that fail."""
-        if _failure(encoded_keys, act) is None:
+        if not encoded_keys or _failure(encoded_keys, act) is None:
             return
         for encoded in encoded_keys:
             error = _failure([encoded], act)
@@ -107,7 +100,7 @@ class Combination:
 
     def report(self, report: list[bytes]) -> None:
         view, effects = self.view, self.effects
-        keys = self.decoded.all(report)
+        keys = view.config.key.decode_all(report)
         waiting = pending(view.taken.updates, view.staged, report)
         before = [view.current[encoded] for encoded in report]
         values = self.new_values(report, keys, before, waiting)
@@ -144,7 +137,7 @@ class Combination:
         view = self.view
         waiting = pending(view.taken.updates, view.staged, encoded_keys)
         is_seen = view.code.runs_application_code
-        keys = self.decoded.all(encoded_keys) if is_seen else [None] * len(encoded_keys)
+        keys = view.config.key.decode_all(encoded_keys) if is_seen else [None] * len(encoded_keys)
         data, are_updates = fold(view.code.value_combiner, view.config.value, keys, waiting)
         folded.update(zip(encoded_keys, data, strict=True))
         self.can_repack &= are_updates
@@ -339,36 +332,3 @@ def _encoded(kind: ValueType, values: list[Any]) -> list[bytes]:
         for value in values:
             kind.check(value)
     return codec.encode_values(values)
-
-
-class KeyColumn:
-    """The encoded keys that a pass touches, decoded in one call and only if needed.
-
-    Args:
-        kind: the declared type.
-        touched: the encoded keys, each once.
-        cache: its keys were decoded before, so that their bytes need no check.
-        are_seen: whether code other than cq's will see the keys; if not, each may be None.
-    """
-
-    def __init__(
-        self, kind: KeyType, touched: Sequence[bytes], cache: BucketCache, *, are_seen: bool
-    ) -> None:
-        self._kind = kind
-        self._decoded: dict[bytes, Any] = {}
-        known = [key for key in touched if key in cache.values or key in cache.staged]
-        if are_seen:
-            self._decoded.update(zip(known, kind.decode_all(known, known=True), strict=True))
-        else:
-            self._decoded.update(dict.fromkeys(known))
-        new = [key for key in touched if key not in self._decoded]
-        if new:
-            with suppress(CorruptData):  # `all` raises it again for keys in use
-                self._decoded.update(zip(new, kind.decode_all(new), strict=True))
-
-    def all(self, encoded_keys: Sequence[bytes]) -> list[Any]:
-        """Return the decoded keys; raises `CorruptData` if one cannot be decoded."""
-        try:
-            return [self._decoded[encoded] for encoded in encoded_keys]
-        except KeyError:
-            return self._kind.decode_all(encoded_keys)

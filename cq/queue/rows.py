@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from cq.config.window import MAX_TIME_MS
 from cq.encoding import codec
@@ -20,8 +20,6 @@ from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
 from cq.keys.queue import bucket_in, is_row, later_than, versionstamp_in
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
-
-_PIECE_BYTES: Final = 100_000
 
 Updates = dict[bytes, list[Any]]
 """{encoded key: updates in commit order}."""
@@ -112,35 +110,20 @@ def decode_content(key: bytes, value: bytes) -> list[Any]:
 def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> tuple[list[Row], Updates] | None:
     """The decoded rows and their updates by key; None if any of them is unreadable.
 
-    For speed, rows are decoded in pieces whose updates are grouped by key while they are in the processor's caches, and
-    each key is checked once for all its updates.
+    For speed, each key is checked once for all its updates.
     """
-    rows: list[Row] = []
     updates: defaultdict[bytes, list[Any]] = defaultdict(list)
-    for some in _pieces(found):
-        try:
-            contents = codec.decode_all([value for _, value in some])
-            if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
-                return None
-            group(contents, updates)
-        except (CorruptData, TypeError):  # TypeError: an unhashable object in the place of a key
+    try:
+        contents = codec.decode_all([value for _, value in found])
+        if set(map(type, contents)) != {list} or not all(len(content) % 2 for content in contents):
             return None
-        if not all(content[0] is None or is_head(content[0], len(content) // 2) for content in contents):
-            return None
-        rows += [Row.of(key, value, content[0]) for (key, value), content in zip(some, contents, strict=True)]
+        group(contents, updates)
+    except (CorruptData, TypeError):  # TypeError: an unhashable object in the place of a key
+        return None
+    if not all(content[0] is None or is_head(content[0], len(content) // 2) for content in contents):
+        return None
+    rows = [Row.of(key, value, content[0]) for (key, value), content in zip(found, contents, strict=True)]
     return (rows, dict(updates)) if _are_encoded(updates) else None
-
-
-def _pieces(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-    """The rows in pieces of about `_PIECE_BYTES`."""
-    start = size = 0
-    for number, (_, value) in enumerate(found):
-        size += len(value)
-        if size >= _PIECE_BYTES:
-            yield found[start : number + 1]
-            start, size = number + 1, 0
-    if start < len(found):
-        yield found[start:]
 
 
 def group(contents: Iterable[list[Any]], updates: defaultdict[bytes, list[Any]]) -> None:

@@ -26,17 +26,10 @@ from tests.kit.queues import add, code_of, commits, configured, get
 REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): use the version of cq"
 
 
-def test_a_queue_without_features_is_stored_as_ever(db: Any, name: str) -> None:
-    """Builds that know the first format only read it."""
-    config = configured(db, name, buckets=3)
-    assert as_stored(config)["format"] == 1
-    assert "features" not in as_stored(config)
-    assert QueueConfig.from_bytes(name, config.to_bytes()) == config
-
-
 @pytest.mark.parametrize(
     ("settings", "needed"),
     [
+        ({}, []),
         ({"audit": True}, ["audit"]),
         ({"window": "60/5"}, ["levels"]),
         ({"expire": 60}, ["expiry"]),
