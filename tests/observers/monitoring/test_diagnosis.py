@@ -28,7 +28,6 @@ from tests.config.versions import needs_another
 from tests.conftest import cluster_url
 from tests.kit.queues import add
 from tests.kit.workers import SECONDS
-from tests.links.sqlhelpers import configure, sql
 from tests.links.webhookhelpers import SECRET, serving
 from tests.observers.monitoring.clusters import IN_ORDER
 from tests.store.binding import Binding
@@ -267,27 +266,6 @@ def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str) -> None:
     needs_another(db, "words")
 
     assert "use the version of cq that configured it" in wrong(url)["queue words"]
-
-
-@pytest.mark.usefixtures("sqlite_url")
-def test_a_link_that_is_in_order_is_said_to_be(db: Any, url: str) -> None:
-    configure(db, "words")
-
-    check = looks(url)["link words export"]
-
-    assert check.ok
-    assert check.message.endswith("report.db) has the table 'report'")
-
-
-@pytest.mark.usefixtures("sqlite_url")
-def test_tables_that_are_missing_or_different_are_said(db: Any, url: str) -> None:
-    cq.configure(db, "others", links=[links.table("others")])
-    assert "run `cq link init others export`" in wrong(url)["link others export"]
-
-    found = configure(db, "words")
-    sql(found, "ALTER TABLE report DROP COLUMN value")
-
-    assert "it has no column 'value'" in wrong(url)["link words export"]
 
 
 def test_a_reporting_database_that_is_down_is_said_without_its_password(

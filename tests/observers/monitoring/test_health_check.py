@@ -34,10 +34,6 @@ def test_nothing_is_wrong_when_a_worker_lives_and_nothing_waits(db: Any, alive: 
     assert health(db) == health(db, here=True) == []
 
 
-def test_without_workers_that_is_said(db: Any) -> None:
-    assert health(db) == ["no worker is alive: none has registered"]
-
-
 def test_a_worker_that_beats_no_more_does_not_count(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
     Membership(db, every=1e-6).beat(MemberReport())
