@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from cq.feeds.feed import Feed
     from cq.type_variables import K, M, V
 
-Exporter = Callable[[Any], object]
 F = TypeVar("F", bound=Callable[..., object])
 Factory = Callable[[QueueConfig, Mapping[str, Any], int], ObserverFunction]
 """Makes an observer's function from the queue's configuration, the observer's settings and its generation."""
@@ -121,7 +120,6 @@ class App:
     def __init__(self) -> None:
         self._queues: dict[str, _DeclaredQueue] = {}
         self._feeds: dict[str, Callable[[Database], FeedConfig]] = {}
-        self._exporters: dict[str, Exporter] = {}
         self._targets: dict[str, Callable[[Any], object]] = {}
         self._columns: dict[str, object] = {}
 
@@ -222,11 +220,6 @@ class App:
         )
         return made
 
-    @property
-    def exporters(self) -> Mapping[str, Exporter]:
-        """{name of an export queue: its exporter}."""
-        return self._exporters
-
     def observer(
         self, name: str, *, version: int = 1, clear: Callable[[Any], object] | None = None
     ) -> Callable[[F], F]:
@@ -244,21 +237,6 @@ class App:
             declared = self._queues.get(keys.check_name(name), _NOTHING)
             observer = replace(Observer.of(function), version=version, clear=clear)
             self._queues[name] = replace(declared, observers=(*declared.observers, observer))
-            return function
-
-        return declare
-
-    def exporter(self, name: str) -> Callable[[F], F]:
-        """Declare the decorated function as the exporter of an export queue. Workers call it with batches of entries.
-
-        A batch is `cq.links.Changes`, an exporter also a `cq.links.Target`. Several threads call it at once, with
-        batches of different buckets. It may receive a batch, or a part of one, again: after a crash, after another
-        worker was slow, or if another entry of the batch could not be exported. If it raises `cq.links.CannotSend`, the
-        worker sets the faulty entries aside; after any other exception it sends the batch again later.
-        """
-
-        def declare(function: F) -> F:
-            self._exporters[keys.check_name(name)] = function
             return function
 
         return declare

@@ -18,7 +18,6 @@ from cq.config.queue import QueueConfig, queue_names, read_config, with_levels
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured, WrongType
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_parts
-from cq.observers.links.task import exporter_tasks
 from cq.observers.scheduling.task import Task
 from cq.observers.tasks.timed import ExpiryTask
 from cq.observers.top import index
@@ -41,7 +40,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
         db: a database of either store.
         queues: the queues, which include their levels and windows; default: all queues of the store. Use the
             default if observers add to queues.
-        app: the application's combiners, observers and exporters.
+        app: the application's combiners, observers and targets.
 
     Raises:
         QueueNotConfigured: a given queue does not exist.
@@ -54,7 +53,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     for _ in range(ROUNDS):
         _finish_changes(db, names)
         _notify_due(db, names)
-        waiting = transact(db, lambda tr: _notified(tr, names, code_of))
+        waiting = transact(db, lambda tr: _notified(tr, names))
         for name in filter(waiting.get, waiting):
             code = transact(db, lambda tr: _code(tr, name, code_of))  # noqa: B023 - runs at once
             for shape in code.shapes:  # the updates of a former shape are older, so they come first
@@ -69,13 +68,10 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
             f"after {ROUNDS:,} rounds there are still updates to combine, in the queues "
             f"{', '.join(filter(waiting.get, waiting))}: do observers add to them again and again?"
         )
-    exporters = {name: each for name, each in code_of.exporters.items() if name in names or not names}
     for name in waiting:
         config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
         for part in observer_parts(db, _without_pauses(config), code_of):
             run_tasks(part.make())
-    for name, exporter in exporters.items():
-        run_tasks(exporter_tasks(db, name, exporter))
 
 
 def names_of(db: Database, queues: Sequence[str | CombineQueue]) -> list[str]:
@@ -86,16 +82,10 @@ def names_of(db: Database, queues: Sequence[str | CombineQueue]) -> list[str]:
     return transact(db, lambda tr: with_levels(tr.snapshot, given)) if given else []
 
 
-def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tuple[int, int]]]:
-    """The buckets with work (generation and number) of these queues, or of all queues; raises `QueueNotConfigured`.
-
-    It skips export queues, which have neither such buckets nor a configuration.
-    """
+def _notified(tr: Transaction, names: list[str]) -> dict[str, list[tuple[int, int]]]:
+    """The buckets with work (generation and number) of these queues, or of all queues; raises `QueueNotConfigured`."""
     found = {}
-    configured = queue_names(tr.snapshot)
-    for name in names or configured:
-        if name not in configured and name in app.exporters:
-            continue
+    for name in names or queue_names(tr.snapshot):
         config = read_config(tr.snapshot, name)
         keys = QueueKeys(name)
         rows = tr.snapshot.get_range(*keys.notifications())
@@ -116,7 +106,7 @@ def _finish_changes(db: Database, names: list[str]) -> None:
     while is_changed:  # a change of a level ends before or after that of its queue
         is_changed = False
         for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
-            with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
+            with suppress(QueueNotConfigured):  # `_notified` raises it
                 is_changed |= any(step(db, name) for step in steps)
 
 
@@ -125,7 +115,7 @@ def _notify_due(db: Database, names: list[str]) -> None:
     for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
         if transact(db, lambda tr: read_flags(tr.snapshot, name)).is_paused(runtime.time()):  # noqa: B023
             continue
-        with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
+        with suppress(QueueNotConfigured):  # `_notified` raises it
             task = ExpiryTask(db, name)
             while task.run() == 0.0:
                 pass

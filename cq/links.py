@@ -8,7 +8,8 @@ A target of one's own is a class with the base `Target`, which `App.target` decl
 from typing import TYPE_CHECKING
 
 from cq.late import late
-from cq.observers.links.log import ExportQueue, LinkEntry
+from cq.observers.links.log import LinkEntry
+from cq.observers.links.observer import add
 from cq.observers.links.spec import app, kafka, parse_link, queue, table, webhook
 from cq.observers.links.target import (
     CannotSend,
@@ -29,13 +30,13 @@ __all__ = [
     "CannotSend",
     "Changes",
     "Columns",
-    "ExportQueue",
     "LinkEntry",
     "LinkFailed",
     "LinkStopped",
     "Source",
     "Target",
     "TargetRefuses",
+    "add",
     "app",
     "in_json",
     "kafka",

@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE: the module has no `assert`, so an import before its registr
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +21,7 @@ from cq.draining import drain, names_of
 from cq.encoding.codec import DELETE
 from cq.keys import QueueKeys
 from cq.linktesting import MemoryTarget, check_target
-from cq.observers.links.state import stored_links, stored_queues
-from cq.observers.monitoring.link_status import link_names, read_link_status
+from cq.observers.monitoring.link_status import configured_links, read_link_status
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import Aside, read_aside
@@ -102,7 +100,7 @@ def assert_drained(db: Database, *queues: str | CombineQueue) -> None:
     """
     __tracebackhide__ = True
     names = names_of(db, queues)
-    lines = transact(db, lambda tr: _remaining_in(tr, names or _all_names(tr)))
+    lines = transact(db, lambda tr: _remaining_in(tr, names or queue_names(tr.snapshot)))
     if lines:
         raise AssertionError("\n  ".join(["not everything is combined and sent:", *lines]))
 
@@ -114,11 +112,6 @@ def _queue(queue: str | CombineQueue) -> CombineQueue:
 # Remaining work
 
 
-def _all_names(tr: Transaction) -> list[str]:
-    stored, _ = stored_queues(tr.snapshot, limit=sys.maxsize)
-    return sorted({*queue_names(tr.snapshot), *(each for each in stored if stored_links(tr.snapshot, each))})
-
-
 def _remaining_in(tr: Transaction, names: Sequence[str]) -> list[str]:
     """Lines about the remaining work of these queues, each with the name of its queue."""
     tr.options.set_retry_limit(_TRIES)  # a transaction that gets too old each time would be retried for ever
@@ -127,9 +120,10 @@ def _remaining_in(tr: Transaction, names: Sequence[str]) -> list[str]:
 
 def _remaining(tr: Transaction, name: str) -> list[str]:
     """Lines about queued updates of a queue, rows to export, and updates set aside."""
-    lines = _remaining_in_queue(tr, name) if name in queue_names(tr.snapshot) else []
+    lines = _remaining_in_queue(tr, name)
     now = tr.get_read_version().wait()
-    for each in (read_link_status(tr, each, now) for each in link_names(tr, name)):
+    for link in configured_links(tr, name):
+        each = read_link_status(tr, *link, now)
         if each.rows or each.state != "active":
             error = f": {each.error}" if each.error else ""
             lines.append(f"rows for link {each.link!r}: {each.rows:,}; it is {each.state}{error}")

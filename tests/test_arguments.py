@@ -11,7 +11,8 @@ import pytest
 
 import cq
 from cq.feeds.feed import Feed
-from cq.observers.links.log import ExportQueue
+from cq.keys.link import LinkKeys
+from cq.observers.links.log import append
 from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
@@ -102,7 +103,7 @@ def test_feeds_exports_and_visits_refuse_iterators(db: Any, name: str) -> None:
     visits.configure(db)
     calls: list[Callable[[Any], object]] = [
         lambda tr: feed.append_many(tr, "ann", iterator(["hello"])),
-        lambda tr: ExportQueue(name).add_many(tr, iterator(PAIRS)),
+        lambda tr: append(tr, LinkKeys(name, "own"), 1, iterator(PAIRS)),
         lambda tr: visits.count_each(tr, iterator([("page", "ann", 0.0)])),
     ]
     for call in calls:

@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 
 import cq
-from cq import admin, draining, testing
+from cq import admin, draining, links, testing
 from cq.admin import backfill
 from cq.config.queue import read_config
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured, WrongType
 from cq.keys import QueueKeys
-from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import TABLE_ENV, table
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.passes.effects import ManyFailed
-from cq.testing import assert_drained, assert_values, drain
+from cq.testing import MemoryTarget, assert_drained, assert_values, drain
 from tests.kit.processes import run_program
 from tests.kit.queues import add, combine_all, stored
 
@@ -190,22 +189,18 @@ def test_a_link_is_done_and_one_that_fails_is_named(
     assert_drained(db, name)
 
 
-def test_an_exporter_of_the_application_gets_what_waits(db: Any, name: str) -> None:
-    app = cq.App()
-    sent = {}
-
-    @app.exporter(name)
-    def send(batch: Any) -> None:
-        sent.update({entry.key: entry.value for entry in batch})
-
-    db.transact(lambda tr: ExportQueue(name).add(tr, "a", 1))
+def test_a_target_of_the_application_gets_what_waits(db: Any, name: str) -> None:
+    app, target = cq.App(), MemoryTarget()
+    app.target("memory")(lambda source: target)
+    cq.configure(db, name, links=[links.app("memory")])
+    db.transact(lambda tr: links.add(tr, name, {"a": 1}))
     assert message(assert_drained, db, name)[1:] == [
-        f"  queue {name!r}: rows for link 'app': 1; it is active"
+        f"  queue {name!r}: rows for link 'memory': 1; it is filling"
     ]
 
     drain(db, name, app=app)
 
-    assert sent == {"a": 1}
+    assert target.values == {"a": 1}
     assert_drained(db, name)
 
 

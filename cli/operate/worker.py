@@ -124,7 +124,7 @@ def worker(
 
     SIGTERM or ^C stops it: it finishes its unfinished steps, and loses no update. A second signal ends it at once. Any
     number of workers on any number of machines share the work, and take over the work of dead workers. Code for
-    combiners, observers and exporters comes from --app only. With --json it prints a line of totals at the end.
+    combiners, observers and targets comes from --app only. With --json it prints a line of totals at the end.
 
     With --drain, work that cannot be done is named in the log, and the rest is done: queues that cannot be combined,
     links, outboxes and clouds that fail or that this worker lacks something for. The exit status is then 5. A queue
@@ -161,7 +161,7 @@ def worker(
 
 
 def _made(options: WorkerOptions, queues: Sequence[str]) -> Worker:
-    """The worker; raises `QueueNotConfigured` for a name of neither a queue, nor a feed, nor an exporter."""
+    """The worker; raises `QueueNotConfigured` for a name of neither a queue nor a feed."""
     db, app = options.make_store(), options.load_app()
     made = Worker(
         db,
@@ -175,9 +175,8 @@ def _made(options: WorkerOptions, queues: Sequence[str]) -> Worker:
         history=options.history,
         app_path=options.app_path or "",
     )
-    exporters = app.exporters if app else {}
     others = db.transact(lambda tr: [name for name in made.names if not is_feed(tr.snapshot, name)])
-    db.transact(lambda tr: [read_config(tr.snapshot, name) for name in others if name not in exporters])
+    db.transact(lambda tr: [read_config(tr.snapshot, name) for name in others])
     return made
 
 

@@ -19,19 +19,18 @@ from cq.cli.shared.output import age, as_word, quantity, rough
 from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.encoding.json_values import to_json
 from cq.errors import NotInStore
-from cq.keys.link import APP, OUTBOX, LinkKeys
+from cq.keys.link import OUTBOX, LinkKeys
 from cq.observers.links.log import decoded_keys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.registry import opened_link, opened_outbox, pause_link, table_check
 from cq.observers.links.spec import find_link, link_name
 from cq.observers.links.state import AsideEntry, entries_aside
 from cq.observers.links.target import LinkStopped
-from cq.observers.monitoring.link_status import LinkStatus, link_names, link_status
+from cq.observers.monitoring.link_status import LinkStatus, link_status
 from cq.observers.monitoring.store_overview import link_overview
 from cq.observers.verify.queue import WAIT_SECONDS
 from cq.plain_text import utc_time
 from cq.store import OpenDatabase
-from cq.store.transact import transact
 from cq.verify.verification import Verification
 
 if TYPE_CHECKING:
@@ -193,9 +192,7 @@ def aside(options: Options, queue: Queue, link: Link = None) -> None:
     one line per entry.
     """
     db = options.read_store()
-    names = [each.link for each in transact(db, lambda tr: link_names(tr, queue))]
-    if names != [APP] or link is not None:  # else an export queue of the application
-        link = link_name(find_link(config_of(db, queue), link).name)
+    link = link_name(find_link(config_of(db, queue), link).name)
 
     def key_of(each: AsideEntry) -> Any:
         return None if each.encoded_key is None else decoded_keys([each.encoded_key])[0]
@@ -206,9 +203,9 @@ def aside(options: Options, queue: Queue, link: Link = None) -> None:
         ShownColumn("error", lambda each: each.error, is_number=False),
     )
     options.print_list(
-        entries_aside(db, LinkKeys(queue, link or APP)),
+        entries_aside(db, LinkKeys(queue, link)),
         columns,
-        f"nothing is set aside in link {link or APP!r} of queue {queue!r}",
+        f"nothing is set aside in link {link!r} of queue {queue!r}",
         lambda each: {"key": to_json(key_of(each)), "value": to_json(each.value), "error": each.error},
     )
 

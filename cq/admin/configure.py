@@ -407,8 +407,7 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
     """Store the configuration of a new queue (`before` is None) or of a changed one."""
     queue = QueueKeys(after.name)
     if before is None:
-        # Workers of a deleted queue of this name may have left attempts. An export queue may use the same prefix, so
-        # only these are cleared.
+        # Workers of a deleted queue of this name may have left attempts.
         tr.clear_range(*queue.of_generation(after.generation).attempts)
         tr.set(keys.queue_entry(after.name), b"")
         for observer in after.observers:  # no backfill: a new queue has no values

@@ -1,7 +1,4 @@
-"""The keys of links, below `P "e" link "/"`, and of outboxes, below `P "g"`; `P` is the prefix of the queue.
-
-An export queue of an application has keys of links only.
-"""
+"""The keys of links, below `P "e" link "/"`, and of outboxes, below `P "g"`; `P` is the prefix of the queue."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ _PAIR: Final = Struct(">II")
 _COUNTER: Final = Struct(">Q")
 SEQUENCE_BYTES: Final = 4 + VERSIONSTAMP_BYTES + _COUNTER.size
 """Length of the sequence of an entry: generation, versionstamp and counter. Entries are exported in this order."""
-APP: Final = "app"
-"""The name of the link of an export queue, which an application fills and exports by itself."""
 OBSERVER: Final = "link:"
 """The beginning of the names of observers that are links."""
 OUTBOX: Final = "outbox"
@@ -59,16 +54,15 @@ class NoteKeys:
 
 def check_link_name(name: object) -> str:
     """Return the name; raises `InvalidConfiguration` unless it is a valid name of a link."""
-    if not isinstance(name, str) or not _LINK_NAME.fullmatch(name) or name in (APP, OUTBOX):
+    if not isinstance(name, str) or not _LINK_NAME.fullmatch(name) or name == OUTBOX:
         raise InvalidConfiguration(
-            f"expected the name of a link, 1 to 40 letters, digits, hyphens and underscores other than {APP!r} and "
-            f"{OUTBOX!r}"
+            f"expected the name of a link, 1 to 40 letters, digits, hyphens and underscores other than {OUTBOX!r}"
         )
     return name
 
 
 class LinkKeys(NoteKeys):
-    r"""The keys of one link of a queue, or of an export queue (the link `app`), below `P "e" link "/"`.
+    r"""The keys of one link of a queue, below `P "e" link "/"`.
 
         "q" bucket4 g4 versionstamp10 counter8   packed entries             add (blind)
         "n" bucket4                              notification               add (blind), cleared by workers
@@ -86,7 +80,7 @@ class LinkKeys(NoteKeys):
         all_rows, aside: the prefixes of all rows of the log, and of all entries set aside.
     """
 
-    def __init__(self, queue: str, link: str = APP) -> None:
+    def __init__(self, queue: str, link: str) -> None:
         super().__init__(queue, link, QueueKeys(queue).prefix + b"e" + link.encode() + b"/")
         self.all_rows = Prefix(self.prefix + b"q")
         self._states = self.prefix + b"b"
@@ -225,18 +219,13 @@ def split_link(rest: bytes) -> tuple[str, bytes]:
 
 
 def queue_names_below() -> tuple[bytes, bytes]:
-    """The range of the keys of all queues: combine queues and export queues."""
+    """The range of the keys of all queues."""
     return ROOT + b"q/", prefix_end(ROOT + b"q/")
 
 
 def name_of(key: bytes) -> str:
     """The name of the queue of a key in this range; raises `InvalidConfiguration` if it is not a valid name."""
     return check_name(key[len(ROOT) + 2 :].split(b"/", 1)[0].decode("utf-8", "replace"))
-
-
-def queue_end(key: bytes) -> bytes:
-    """The end of the keys of the queue of a key in this range, whether its name is valid or not."""
-    return prefix_end(ROOT + b"q/" + key[len(ROOT) + 2 :].split(b"/", 1)[0] + b"/")
 
 
 class OutboxKeys(NoteKeys):

@@ -101,10 +101,10 @@ def check_stamp(value: bytes) -> None:
 def after_orphans(prefix: bytes, rest: bytes) -> bytes | None:
     """Return the first key after the keys of this kind, if they can exist without their queue; None if not.
 
-    Export queues need no configuration. A worker that has not noticed a deletion can still write its note of an
-    attempt, notify the publisher of the queue's clouds, or note a failure of the queue's outbox.
+    A worker that has not noticed a deletion can still write its note of an attempt, notify the publisher of the queue's
+    clouds, or note a failure of the queue's outbox.
     """
-    if rest[:1] in (b"a", b"e", b"g"):
+    if rest[:1] in (b"a", b"g"):
         return prefix_end(prefix + rest[:1])
     return after(prefix + rest) if rest[:1] == b"t" and is_wake_up(rest[5:]) else None
 

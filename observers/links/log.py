@@ -14,7 +14,7 @@ A value of null is a deletion. One transaction added all entries of a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -30,7 +30,7 @@ from cq.encoding.codec import MAX_VALUE_BYTES
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, after, version_of
-from cq.keys.link import APP, SEQUENCE_BYTES, LinkKeys, generation_of, sequences_from, versionstamp_of
+from cq.keys.link import SEQUENCE_BYTES, LinkKeys, generation_of, sequences_from, versionstamp_of
 from cq.store.api import WANT_ALL, Transaction, TransactionRead
 
 ROW_BYTES: Final = 8_000
@@ -297,48 +297,20 @@ def oldest_versions(tr: TransactionRead, keys: LinkKeys) -> list[int]:
     return [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
 
 
-class ExportQueue:
-    """A handle of a queue of entries to export; without state, for any thread and either store.
+def append(
+    tr: Transaction, keys: LinkKeys, generation: int, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]
+) -> None:
+    """Append entries to the log of a link in a transaction; the arguments and errors are those of `cq.links.add`.
 
-    Args:
-        name: the queue's name; raises `InvalidConfiguration` for an invalid name.
-        link: the link of a combine queue whose log this is; applications add to their own export queues only.
-        generation: entries of a higher generation sort after all of a lower one. Raise it only when no process adds
-            under the lower one any more.
+    Entries of a higher generation sort after all of a lower one. So no process may append under a lower generation than
+    that of the link: each reads the configuration in the transaction, which conflicts with changes of it.
     """
-
-    def __init__(self, name: str, *, link: str = APP, generation: int = 1) -> None:
-        self.name = name
-        self.generation = generation
-        self.keys = LinkKeys(name, link)
-
-    def __repr__(self) -> str:
-        return f"ExportQueue({self.name!r})"
-
-    def add(self, tr: Transaction, key: Any, value: Any) -> None:
-        """Add an entry for a key's value as part of the transaction; None for the value is a deletion.
-
-        Args:
-            tr: a transaction of either store.
-            key: str, int, bytes, or a tuple of these.
-            value: any value that CBOR can encode, up to 100,000 bytes.
-
-        Raises:
-            InvalidData, TooLarge: the key or the value is invalid or too large; the transaction is unchanged.
-        """
-        self.add_many(tr, [(key, value)])
-
-    def add_many(self, tr: Transaction, pairs: Iterable[tuple[Any, Any]]) -> None:
-        """Call `add` for each (key, value) in order; cheaper, since many entries share a row. Raises as `add` does.
-
-        Raises `OneShotIterable` if the pairs are in an iterator, which would be empty when the transaction is retried.
-        """
-        buckets: dict[int, list[tuple[bytes, Any]]] = {}
-        pairs = list(repeatable(pairs, "pairs"))
-        for encoded, (_, value) in zip(encoded_keys([key for key, _ in pairs]), pairs, strict=True):
-            buckets.setdefault(bucket_of(encoded, BUCKETS), []).append((encoded, value))
-        packed = {bucket: pack(entries) for bucket, entries in buckets.items()}
-        for bucket, rows in packed.items():
-            for counter, row in rows:
-                tr.set_versionstamped_key(self.keys.new_row(bucket, self.generation, counter), row)
-            tr.set_versionstamped_value(self.keys.notification(bucket), INCOMPLETE_VERSIONSTAMP)
+    buckets: dict[int, list[tuple[bytes, Any]]] = {}
+    pairs = list(entries.items() if isinstance(entries, Mapping) else repeatable(entries, "entries"))
+    for encoded, (_, value) in zip(encoded_keys([key for key, _ in pairs]), pairs, strict=True):
+        buckets.setdefault(bucket_of(encoded, BUCKETS), []).append((encoded, value))
+    packed = {bucket: pack(each) for bucket, each in buckets.items()}
+    for bucket, rows in packed.items():
+        for counter, row in rows:
+            tr.set_versionstamped_key(keys.new_row(bucket, generation, counter), row)
+        tr.set_versionstamped_value(keys.notification(bucket), INCOMPLETE_VERSIONSTAMP)

@@ -7,7 +7,6 @@ discards a batch that it read in an earlier epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -17,19 +16,13 @@ from cq import keys, runtime
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
-from cq.errors import CorruptData, InvalidConfiguration, QueueNotConfigured
+from cq.errors import CorruptData, QueueNotConfigured
 from cq.keys.link import (
-    APP,
     LinkKeys,
     NoteKeys,
     OutboxKeys,
     Position,
     generation_of,
-    links_of,
-    name_of,
-    queue_end,
-    queue_names_below,
-    split_link,
 )
 from cq.observers.links.log import holds
 from cq.observers.links.spec import links_in
@@ -170,10 +163,9 @@ def stop(tr: Transaction, queue: NoteKeys, wanted: LinkStop, *, is_reviewed: boo
         return False
     if found == wanted:
         return True  # a retry after a commit with unknown result
-    if found.epoch == wanted.epoch and found.generation >= wanted.generation:
-        is_same = not is_reviewed or found.message == wanted.message
-        if is_same or found.generation > wanted.generation:
-            return False
+    is_same_link = (found.epoch, found.generation) == (wanted.epoch, wanted.generation)
+    if is_same_link and (not is_reviewed or found.message == wanted.message):
+        return False
     tr.set(queue.stopped, wanted.to_bytes())
     wake_keeper(tr, queue)
     return True
@@ -285,49 +277,6 @@ def entries_aside(db: Database, queue: LinkKeys) -> Iterator[AsideEntry]:
         found = transact(db, partial(page, previous=found[-1]))
 
 
-class LinkName(NamedTuple):
-    """The name of a link: the queue, and its name there; `app` for an export queue of the application."""
-
-    queue: str
-    link: str
-
-    def __str__(self) -> str:
-        """The names as commands take them; of an export queue, the queue's alone."""
-        return self.queue if self.link == APP else f"{self.queue} {self.link}"
-
-
-def stored_queues(
-    tr: TransactionRead, after: bytes | None = None, limit: int = _PAGE
-) -> tuple[list[str], bytes | None]:
-    """A page of the queues with stored data, configured or not, and its continuation; costs a read for each queue."""
-    found: list[str] = []
-    begin, end = queue_names_below()
-    begin = after or begin
-    for _ in range(limit):
-        if not (rows := tr.get_range(begin, end, limit=1).to_list()):
-            return found, None
-        begin = queue_end(rows[0].key)
-        with suppress(InvalidConfiguration):
-            found.append(name_of(rows[0].key))
-    return found, begin
-
-
-def stored_links(tr: TransactionRead, queue: str) -> list[LinkName]:
-    """The links of a queue with stored data, configured or not; costs a read for each link, and one more."""
-    found = []
-    begin, end = links_of(queue)
-    prefix = len(begin)
-    while rows := tr.get_range(begin, end, limit=1).to_list():
-        try:
-            link = split_link(rows[0].key[prefix:])[0]
-        except CorruptData:  # `cq verify` reports it
-            begin = keys.after(rows[0].key)
-            continue
-        found.append(LinkName(queue, link))
-        begin = keys.prefix_end(LinkKeys(queue, link).prefix)
-    return found
-
-
 class StorePosition(NamedTuple):
     """The position of a bucket in the store, at one version.
 
@@ -387,7 +336,7 @@ def is_outdated(tr: TransactionRead, queue: NoteKeys, generation: int) -> bool:
     """
     if isinstance(queue, OutboxKeys):
         return not tr.get(queue.settings).present()
-    return generation != 0 and queue.link != APP and _generation(tr, queue) != generation
+    return generation != 0 and _generation(tr, queue) != generation
 
 
 def _generation(snapshot: TransactionRead, queue: NoteKeys) -> int:

@@ -128,6 +128,9 @@ class Target(ABC):
     repeats = True
     signal: Callable[[str], object] = staticmethod(lambda point: None)
 
+    def __init__(self, source: Source) -> None:  # noqa: B027 - a target need not keep it
+        """`App.target` declares a class; workers make an object of it for each link, with the link's source."""
+
     @abstractmethod
     def apply(self, changes: Changes) -> str | None:
         """Apply changes and store their position, in one transaction, if the target's position is `changes.previous`.
@@ -179,17 +182,6 @@ class Target(ABC):
 
     def close(self) -> None:  # noqa: B027 - a target need not hold any
         """Close the connections that no thread uses."""
-
-
-class FunctionTarget(Target):
-    """A function of the application as a target that keeps no positions."""
-
-    def __init__(self, function: Callable[[Changes], object]) -> None:
-        self._function = function
-
-    def apply(self, changes: Changes) -> None:
-        if changes.entries:
-            self._function(changes)
 
 
 def refuse_late_sweep(positions: Iterable[str], epoch: int, below: bytes) -> None:

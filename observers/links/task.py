@@ -47,14 +47,7 @@ from cq.observers.links.state import (
     set_entry_aside,
     wake_keeper,
 )
-from cq.observers.links.target import (
-    Changes,
-    FunctionTarget,
-    LinkFailed,
-    OutdatedBatch,
-    Source,
-    Target,
-)
+from cq.observers.links.target import LinkFailed, OutdatedBatch
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import during, emit
@@ -463,11 +456,3 @@ def noted_tasks(
         return []
     transact(db, lambda tr: wake_keeper(tr, keys, generation))
     return tasks
-
-
-def exporter_tasks(db: Database, name: str, exporter: Callable[[Changes], object] | Target) -> list[Task]:
-    """The tasks for an export queue with an exporter of the application: one for each bucket."""
-    target = exporter if isinstance(exporter, Target) else FunctionTarget(exporter)
-    keys = LinkKeys(name)
-    sender = Sender(db, Source(b"", name, keys.link, 0), target)
-    return [LinkTask(db, keys, bucket, sender) for bucket in range(BUCKETS)]

@@ -19,14 +19,12 @@ from cq import runtime
 from cq.app import App
 from cq.distribution import page_address, version
 from cq.errors import CqError, InvalidConfiguration, InvalidUrl
-from cq.keys.link import APP
 from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.links.registry import opened_link, opened_outbox
 from cq.observers.links.target import LinkFailed
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import ROOM, EmbeddedStore
 from cq.observers.monitoring.findings import (
-    OF_LINKS,
     OF_SYSTEMS,
     OF_WORKERS,
     Finding,
@@ -111,12 +109,6 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space, app: App | None) 
         yield from starmap(_check, store.of_queue(queue, space).items())
     asked = [*_links(db, app, seen), *_outbox_tables(db)]
     answers = _asked(asked)
-    named = {name for system in asked for name in system.subjects}
-    exports = {each.name for each in seen.links if each.link == APP}
-    for each in found:
-        if each.finding in OF_LINKS and each.name not in named:  # an export queue, or a link without a target
-            what = "export of" if each.name in exports else "link"
-            yield Check(f"{what} {each.name}", not each.is_urgent, _advice(each))
     for system, answer in zip(asked, answers, strict=True):
         of_system = [each for each in found if each.name in system.subjects and each.finding in OF_SYSTEMS]
         yield from _of_asked(system.name, of_system, answer.result())
@@ -159,8 +151,7 @@ def _links(db: OpenDatabase, app: App | None, seen: Overview) -> Iterator[_Asked
             return opened.check()
 
     for each in seen.links:
-        if each.link != APP and (each.target is not None or each.state == "unreadable"):
-            yield _AskedSystem(f"link {each.name}", partial(check, each), (each.name,))
+        yield _AskedSystem(f"link {each.name}", partial(check, each), (each.name,))
     for queue, outbox in seen.outboxes.items():
         yield _AskedSystem(f"outbox of {queue}", partial(check_outbox, queue), (queue, outbox.name))
 

@@ -10,20 +10,13 @@ from typing import Final
 from cq.admin.backfill import current_generation
 from cq.admin.queue_status import current_version
 from cq.config.queue import ObserverConfig, queue_names, read_config
-from cq.errors import CqError, QueueNotConfigured
+from cq.errors import CqError
 from cq.keys.link import LinkKeys
 from cq.observers.links.log import BUCKETS, oldest_versions
-from cq.observers.links.spec import links_in, shown_target
-from cq.observers.links.state import (
-    LinkName,
-    read_entries_aside,
-    read_failures,
-    read_view,
-    stored_links,
-    stored_queues,
-)
-from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.bounded_reads import pages, read_each
+from cq.observers.links.spec import link_name, links_in, shown_target
+from cq.observers.links.state import read_entries_aside, read_failures, read_view
+from cq.store.api import Database, Transaction
+from cq.store.bounded_reads import read_each
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
@@ -38,9 +31,8 @@ class LinkStatus:
     """The status of a link.
 
     Attributes:
-        queue, link: the queue, and the link's name; `app` for an export queue of the application.
-        target: where it goes: the table, the topic ... with the environment variable of the address; None for an
-            export queue of the application.
+        queue, link: the queue, and the link's name.
+        target: where it goes: the table, the topic ... with the environment variable of the address; None: unknown.
         waiting_buckets, buckets: number of buckets with entries, and of all.
         rows, bytes: number and size of the packed rows in its log; None: unknown.
         exact: whether these were counted; else they are estimates, up to a few times off.
@@ -73,7 +65,7 @@ class LinkStatus:
     @property
     def name(self) -> str:
         """The queue and the link, as commands take them."""
-        return str(LinkName(self.queue, self.link))
+        return f"{self.queue} {self.link}"
 
     @property
     def has_failed(self) -> bool:
@@ -83,60 +75,54 @@ class LinkStatus:
 
 def link_status(db: Database, queue: str | None = None) -> list[LinkStatus]:
     """The status of the links of one queue, or of all; raises `QueueNotConfigured` if the queue does not exist."""
-    names = _all_links(db) if queue is None else transact(db, lambda tr: link_names(tr, queue))
+    if queue is None:
+        names = transact(db, lambda tr: queue_names(tr.snapshot))
+        links = [each for found in read_each(db, names, _links) for each in found]
+    else:
+        links = transact(db, lambda tr: configured_links(tr, queue))
     now = current_version(db)
     found = []
-    for each in names:
+    for name, observer in links:
         try:
-            found.append(transact(db, partial(read_link_status, name=each, now=now)))
+            found.append(transact(db, partial(read_link_status, queue=name, observer=observer, now=now)))
         except CqError as error:
             # A status with the error, so that the others are shown.
-            found.append(LinkStatus(*each, error=str(error)))
+            found.append(LinkStatus(name, link_name(observer.name), error=str(error)))
     return found
 
 
-def _all_links(db: Database) -> list[LinkName]:
-    """The links with stored data and the configured links of all queues, sorted."""
-    stored = pages(db, lambda tr, after: stored_queues(tr.snapshot, after))
-    queues = {name for page in stored for name in page}.union(
-        transact(db, lambda tr: queue_names(tr.snapshot))
-    )
-    return [link for links in read_each(db, sorted(queues), _links) for link in links]
-
-
-def _links(tr: Transaction, queue: str) -> list[LinkName]:
-    names = set(stored_links(tr.snapshot, queue))
+def _links(tr: Transaction, queue: str) -> list[tuple[str, ObserverConfig]]:
     with suppress(CqError):  # the status of the queue itself reports the error
-        names |= {LinkName(queue, link) for link in links_in(read_config(tr.snapshot, queue))}
-    return sorted(names)
+        return configured_links(tr, queue)
+    return []
 
 
-def link_names(tr: Transaction, queue: str) -> list[LinkName]:
-    """The links of a queue with stored data and the configured ones, sorted; raises `QueueNotConfigured`."""
-    if not (names := _links(tr, queue)):
-        read_config(tr.snapshot, queue)  # raises if there is no such queue
-    return names
+def configured_links(tr: Transaction, queue: str) -> list[tuple[str, ObserverConfig]]:
+    """The queue with the observer of each of its links, by their names; raises `QueueNotConfigured`."""
+    return [(queue, each) for _, each in sorted(links_in(read_config(tr.snapshot, queue)).items())]
 
 
-def read_link_status(tr: Transaction, name: LinkName, now: int) -> LinkStatus:
-    """The status of one link, of which `link_names` gives the names, at the version `now`."""
-    snapshot, keys = tr.snapshot, LinkKeys(*name)
+def read_link_status(tr: Transaction, queue: str, observer: ObserverConfig, now: int) -> LinkStatus:
+    """The status of one link, of which `configured_links` gives the observer, at the version `now`."""
+    name = link_name(observer.name)
+    snapshot, keys = tr.snapshot, LinkKeys(queue, name)
     oldest = oldest_versions(snapshot, keys)
     rows, size, exact = count_rows(snapshot, *keys.all_rows())
     failures = read_failures(snapshot, keys).values()
     view = read_view(snapshot, keys, ())()
     worst = max(failures, key=lambda failure: failure.tries, default=None)
     aside = sum(1 for _, _ in zip(range(_MAX_ASIDE), read_entries_aside(snapshot, keys), strict=False))
-    observer = _observer(snapshot, name)
+    is_backfilled = current_generation(snapshot, queue, observer.name) == observer.generation
     states = {
         "stopped": view.stopped is not None,
         PAUSED: view.control.paused,
         "failing": worst is not None,
-        "filling": observer is not None and _is_filling(snapshot, name, observer, view.control.swept),
+        "filling": not (is_backfilled and view.control.swept >= observer.generation),
     }
     return LinkStatus(
-        *name,
-        target=None if observer is None else shown_target(observer, name.queue),
+        queue,
+        name,
+        target=shown_target(observer, queue),
         waiting_buckets=len(oldest),
         rows=rows,
         bytes=size,
@@ -148,16 +134,3 @@ def read_link_status(tr: Transaction, name: LinkName, now: int) -> LinkStatus:
         failing_since=min((failure.since for failure in failures), default=None),
         tries=worst.tries if worst else 0,
     )
-
-
-def _observer(tr: TransactionRead, name: LinkName) -> ObserverConfig | None:
-    try:
-        return links_in(read_config(tr, name.queue)).get(name.link)
-    except QueueNotConfigured:
-        return None
-
-
-def _is_filling(tr: TransactionRead, name: LinkName, observer: ObserverConfig, swept: int) -> bool:
-    """Whether the target is still being filled, or swept."""
-    is_backfilled = current_generation(tr, name.queue, observer.name) == observer.generation
-    return not (is_backfilled and swept >= observer.generation)

@@ -129,7 +129,7 @@ class Overview:
     Attributes:
         queues: in the order of their names, each followed by its levels.
         activity: {name of a queue: work on it}.
-        links: the links of these queues, and the export queues of applications.
+        links: the links of these queues.
         workers: all registered workers, including dead ones whose rows have not been removed yet.
         outboxes: {name of a queue: its outbox}.
         feeds: {name of a feed with messages that workers must deliver or number: how many workers are for it}; empty

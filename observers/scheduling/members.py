@@ -41,8 +41,6 @@ EXPIRY: Final = "expiry"
 """The kind of tasks that notify the buckets with due keys of a queue with an expiry."""
 SETTLE: Final = "settle"
 """The kind of tasks that finish a rebucket and switch to backfilled observers."""
-EXPORTER: Final = "exporter"
-"""The kind of tasks that export with the exporters of the application."""
 
 
 class TaskKind(NamedTuple):
@@ -66,7 +64,6 @@ KINDS: Final[Mapping[str, TaskKind]] = {
     EXPIRY: TaskKind(COMBINE),
     SETTLE: TaskKind(COMBINE),
     LINK: TaskKind(LINK, "links of"),
-    EXPORTER: TaskKind(LINK, "exports of"),
     PUBLISH: TaskKind(PUBLISH, "clouds of"),
     DELIVER: TaskKind(DELIVER, "feeds", is_always=True),
     OUTBOX: TaskKind(OUTBOX, "outboxes of"),
@@ -117,7 +114,6 @@ class MemberReport:
     Attributes:
         lacking: queues that it leaves alone, as they are paused or it lacks their code; as ROLE/QUEUE if it leaves
             alone only that role of the queue, or as link/QUEUE/GENERATION for a link of this generation.
-        exporters: export queues that its application exports.
         levels: levels of the queues that it was started for: it works on them, too.
         stuck: its tasks that hang or fail repeatedly; other workers may take them over.
         facts: for operators, in CBOR: counts, rates and the latest error (`WorkerReports.facts`).
@@ -125,14 +121,13 @@ class MemberReport:
 
     lacking: frozenset[str] = frozenset()
     stuck: frozenset[str] = frozenset()
-    exporters: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
     levels: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[frozenset[str], ...]:
         """The fields that decide which tasks the worker owns."""
-        return self.lacking, self.stuck, self.exporters, self.levels
+        return self.lacking, self.stuck, self.levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +196,6 @@ class Member:
             return False
         if KINDS[task.kind].is_always:
             return True
-        if task.kind == EXPORTER:
-            return task.queue in self.report.exporters
         return not self.report.lacking & {task.queue, *task.parts}
 
 
@@ -213,7 +206,7 @@ _ROW: Final[Mapping[str, tuple[type, ...]]] = {
     "host": (str,),
     "pid": (int,),
     "facts": (dict,),
-    **dict.fromkeys(("roles", "kinds", "lacking", "stuck", "exporters", "levels"), (list,)),
+    **dict.fromkeys(("roles", "kinds", "lacking", "stuck", "levels"), (list,)),
 }
 """{field of a worker's row: its types}; lists contain str. The fields are those of `Member` and `MemberReport`."""
 

@@ -16,7 +16,7 @@ from cq.app import App
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import version_of
-from cq.keys.link import SEQUENCE_BYTES, LinkKeys, sequence_at, split_link, versionstamp_of
+from cq.keys.link import SEQUENCE_BYTES, LinkKeys, links_of, sequence_at, split_link, versionstamp_of
 from cq.observers.links.log import BUCKETS, QueuedEntries, is_piece, is_whole, unpack
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.outbox.state import OutboxSettings, parse_state
@@ -49,8 +49,7 @@ def check_link(piece: Piece, found: Found) -> bytes | None:
 
 def _keys(piece: Piece, found: Found) -> LinkKeys:
     """The keys of the link of a row."""
-    begin = len(LinkKeys(piece.name).prefix) - len(b"app/")
-    return LinkKeys(piece.name, split_link(found.key[begin:])[0])
+    return LinkKeys(piece.name, split_link(found.key[len(links_of(piece.name)[0]) :])[0])
 
 
 def _check_bucket(rest: bytes) -> None:
@@ -121,7 +120,7 @@ def _keep(piece: Piece, keys: LinkKeys, bucket: int, rows: list[tuple[bytes, byt
 def _keep_lost(piece: Piece, found: Found) -> None:
     """Set a row without a bucket aside, since it may be valuable."""
     sequence = found.key[-SEQUENCE_BYTES:].rjust(SEQUENCE_BYTES, b"\x00")
-    error = "its key is not one of an export queue"
+    error = "its key is not one of a link"
     set_entry_aside(piece.tr, _keys(piece, found), AsideEntry(0, sequence, error, None, found.value))
     piece.tr.clear(found.key)
 

@@ -49,8 +49,8 @@ def find_queues(
     """The queues of these names and their levels, or all, and a watch on every change of any queue's configuration.
 
     Switches queues to observers whose backfill is complete, and finishes drained rebuckets. If `is_strict`, raises
-    `QueueNotConfigured` for a given name that belongs neither to a queue, nor to a feed, nor to an exporter of the
-    application; else the name is returned with this problem.
+    `QueueNotConfigured` for a given name that belongs neither to a queue nor to a feed; else the name is returned with
+    this problem.
     """
     wanted, watch = transact(
         db,
@@ -82,11 +82,11 @@ def _keys(name: str) -> tuple[bytes, ...]:
 
 
 def _check(tr: Transaction, app: App, name: str, required: Sequence[str]) -> QueueCheck | None:
-    """The check of a queue; None for the name of an exporter or a feed. A required queue must exist."""
+    """The check of a queue; None for the name of a feed. A required queue must exist."""
     try:
         return _find(tr, app, name)
     except QueueNotConfigured as error:
-        if name in app.exporters or is_feed(tr.snapshot, name):
+        if is_feed(tr.snapshot, name):
             return None
         if name in required:
             raise

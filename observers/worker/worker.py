@@ -67,7 +67,7 @@ class Worker:
 
     Args:
         db: a database of either store.
-        app: the code for queues that need more than built-in combiners and observers, and exporters.
+        app: the code for queues that need more than built-in combiners, observers and targets.
         queues: their names; empty for all queues of the store, including those configured later.
         roles: its roles, from `ROLES`.
         concurrency: how many tasks run at once.
@@ -314,7 +314,6 @@ class Worker:
         return MemberReport(
             lacking=self._work.lacking,
             stuck=frozenset(stuck | self._released.update(jobs)),
-            exporters=self._work.exporters,
             facts=self._reports.facts([job for job in jobs if job.owned]),
             levels=self._work.levels,
         )

@@ -13,11 +13,9 @@ from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_parts
 from cq.observers.feeds.tasks import feed_part, readable_feeds
 from cq.observers.links.registry import outbox_tasks
-from cq.observers.links.task import exporter_tasks
 from cq.observers.scheduling.members import (
     COMBINE,
     DELIVER,
-    EXPORTER,
     KINDS,
     LIMIT,
     OUTBOX,
@@ -59,7 +57,6 @@ class Workload:
 
     Attributes:
         roles: the worker's roles.
-        exporters: the export queues that the application's exporters are for.
         found: {name: check of the queue}.
         left: {name: error} of the queues that a drain cannot combine, since the latest `load`.
     """
@@ -75,7 +72,7 @@ class Workload:
     ) -> None:
         self.found: dict[str, QueueCheck] = {}
         self.left: dict[str, BaseException] = {}
-        self.roles, self.exporters = roles, frozenset(app.exporters)
+        self.roles = roles
         self._db, self._app, self._names, self._kinds = db, app, names, kinds_of(roles)
         self._passes = QueuePasses(db, totals, limits)
         self._parts: dict[TaskId, _OpenPart] = {}
@@ -198,10 +195,6 @@ class Workload:
             yield from observer_parts(db, code.config, self._app)
             if (outbox := found[name].outbox) is not None:
                 yield WorkPart(TaskId(OUTBOX, name, 0), outbox, partial(outbox_tasks, db, name))
-        alone = [name for name in self._app.exporters if name not in found and self._is_named(name)]
-        for name in [*alone, *(self.exporters & codes.keys())]:
-            make = partial(exporter_tasks, db, name, self._app.exporters[name])
-            yield WorkPart(TaskId(EXPORTER, name, 0), None, make)
         yield measuring_part(db)
         for name, each in found.items():
             if each.flags.is_limited:

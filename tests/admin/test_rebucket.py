@@ -13,8 +13,6 @@ from cq.encoding.hashing import bucket_of, overlapping
 from cq.failure import KeyFailure
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
-from cq.keys.link import LinkKeys
-from cq.observers.links.log import ExportQueue
 from cq.observers.top.index import top
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import PassPlan
@@ -226,12 +224,6 @@ class TestDelete:
         drain(db, name, other)
         assert_values(db, name, {"a": "new"})
         assert_values(db, other, {"a": 1})
-
-    def test_making_a_queue_takes_nothing_from_an_export_queue_of_its_name(self, db: Any, name: str) -> None:
-        exports = ExportQueue(name)
-        transact(db, lambda tr: exports.add(tr, "a", 1))
-        cq.configure(db, name)
-        assert len(stored(db, LinkKeys(name).all_rows())) == 1
 
     def test_a_pass_under_way_writes_nothing(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)

@@ -25,6 +25,7 @@ from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.link import LinkKeys
+from cq.linktesting import MemoryTarget
 from cq.observers.builtin import FACTORIES
 from cq.observers.links.sender import Sender
 from cq.observers.links.spec import table
@@ -36,7 +37,7 @@ from cq.observers.links.state import (
     set_entry_aside,
     stop,
 )
-from cq.observers.links.target import FunctionTarget, Source
+from cq.observers.links.target import Source
 from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
@@ -287,7 +288,7 @@ def _documents(db: Database, handle: cq.CombineQueue) -> None:
 
 
 def _send(db: Database) -> None:
-    sender = Sender(db, Source(b"", "words", "export", 1), FunctionTarget(lambda changes: None))
+    sender = Sender(db, Source(b"", "words", "export", 1), MemoryTarget(keeps_positions=False))
     for bucket in range(8):
         run_task(LinkTask(db, LinkKeys("words", "export"), bucket, sender))
 

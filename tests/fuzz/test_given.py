@@ -14,13 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq import admin
+from cq import admin, links
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore
 from cq.intake.json_lines import add_jsonl
-from cq.observers.links import spec as links
-from cq.observers.links.log import ExportQueue
 from cq.observers.top.index import top
 from cq.store import located
 from cq.store.embedded import Database
@@ -73,7 +71,7 @@ def test_keys_updates_and_operations(store: Any, name: str, key: Any, update: An
         tried(lambda: transact(store, lambda tr: queue.get(tr, wanted)))  # noqa: B023
         tried(lambda: transact(store, lambda tr: queue.get_many(tr, [wanted])))  # noqa: B023
         tried(lambda: transact(store, lambda tr: queue.items(tr, after=wanted)))  # noqa: B023
-    tried(lambda: transact(store, lambda tr: ExportQueue(name).add(tr, key, update)))
+    tried(lambda: transact(store, lambda tr: links.add(tr, name, [(key, update)])))
 
 
 @few

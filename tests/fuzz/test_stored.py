@@ -20,7 +20,6 @@ from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
 from cq.keys.link import LinkKeys
 from cq.observers.links.state import entries_aside
-from cq.observers.links.task import exporter_tasks
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
 from cq.observers.monitoring.link_status import link_status
@@ -30,6 +29,7 @@ from cq.store.transact import transact
 from tests.fuzz import stores
 from tests.fuzz.inputs import BOMBS, bounded, searched
 from tests.kit.queues import add, get
+from tests.links.linkhelpers import OWN, tasks
 
 
 @pytest.fixture
@@ -125,16 +125,15 @@ def test_entries_of_queues_that_there_are_not_are_passed_over(db: Any) -> None:
 
 
 def test_exports_that_cannot_be_read_are_named_beside_the_others(db: Any, rows: dict[bytes, bytes]) -> None:
-    stores.put(db, {**rows, LinkKeys("words").control: b"\xff", LinkKeys("else").stopped: b""})
+    stores.put(db, {**rows, LinkKeys("words", "export").control: b"\xff"})
 
-    found = {each.name: each for each in link_status(db)}
-
-    assert found["words"].state == "unreadable"
-    assert "CBOR" in found["words"].error
+    (found,) = link_status(db)
+    assert (found.name, found.state) == ("words export", "unreadable")
+    assert "CBOR" in found.error
 
 
 def test_what_was_set_aside_of_an_export_is_listed_although_some_cannot_be_read(db: Any) -> None:
-    keys = LinkKeys("words")
+    keys = LinkKeys("words", OWN)
 
     def litter(tr: Any) -> None:
         tr.set(keys.aside_piece(1, bytes(22), 0), codec.encode(["an error", b"aa", 5]))
@@ -150,7 +149,7 @@ def test_what_was_set_aside_of_an_export_is_listed_although_some_cannot_be_read(
 
 
 def test_a_row_of_a_link_of_too_many_sequences_is_set_aside(db: Any) -> None:
-    keys, seen = LinkKeys("words"), list[Any]()
+    keys, seen = LinkKeys("words", OWN), list[Any]()
     sequence = b"\x00\x00\x00\x01" + bytes(10) + b"\xff" * 8
     for number, row in enumerate((codec.encode([b"aa", 1, b"ab", 2]), codec.encode(["a", 1]), b"\xff")):
         key = keys.row(1, sequence[:13] + bytes((number,)) + sequence[14:])
@@ -158,7 +157,7 @@ def test_a_row_of_a_link_of_too_many_sequences_is_set_aside(db: Any) -> None:
     good = keys.row(1, b"\x00\x00\x00\x01" + bytes(9) + b"\x09" + bytes(8))
     transact(db, lambda tr: tr.set(good, b"\x00" + codec.encode([b"ac", 3])))
 
-    task = exporter_tasks(db, "words", lambda changes: seen.extend(entry.key for entry in changes))[1]
+    task = tasks(db, "words", lambda changes: seen.extend(entry.key for entry in changes))[1]
     stores.run_task(task)
 
     assert (seen, task.problem) == (["c"], "")

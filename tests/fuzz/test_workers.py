@@ -31,7 +31,7 @@ FACTS = {
 def row_of(db: Any) -> tuple[bytes, bytes]:
     """The row of a worker that has just beaten."""
     member = Membership(db, queues=["words"])
-    member.beat(MemberReport(frozenset({"a"}), frozenset({"b"}), frozenset({"c"}), FACTS))
+    member.beat(MemberReport(frozenset({"a"}), frozenset({"b"}), FACTS, frozenset({"c"})))
     key = workerkeys.worker(member.id)
     return key, stored(db, (key, key + b"\x00"))[0][1]
 
@@ -62,7 +62,7 @@ def test_changed_rows_of_workers_disturb_nobody(db: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["every", "roles", "queues", "host", "pid", "lacking", "stuck", "exporters", "facts"]
+    "what", ["every", "roles", "queues", "host", "pid", "lacking", "stuck", "levels", "facts"]
 )
 def test_a_bomb_in_the_row_of_a_worker_takes_little_time_and_memory(db: Any, what: str) -> None:
     key, value = row_of(db)

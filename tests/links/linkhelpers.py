@@ -8,22 +8,24 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import cq
+from cq import links
 from cq.admin.backfill import publish_generations
 from cq.encoding.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.keys.link import APP, LinkKeys
-from cq.links import Changes, ExportQueue, Target
+from cq.keys.link import LinkKeys
+from cq.links import Changes, Source, Target
 from cq.observers.builtin import observer_parts
 from cq.observers.links import state
-from cq.observers.links.log import BUCKETS, encoded_key
+from cq.observers.links.log import BUCKETS, append, encoded_key
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.registry import sender_of
+from cq.observers.links.sender import Sender
 from cq.observers.links.spec import find_link, links_in
 from cq.observers.links.state import AsideEntry
-from cq.observers.links.task import LinkTask, exporter_tasks
+from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.members import LINK
 from cq.observers.scheduling.task import Task
@@ -36,10 +38,12 @@ from tests.kit.queues import combine_all, config_of, stored
 _WORKER = Path(__file__).with_name("linkworker.py")
 ALL = (b"cq/", b"cq0")  # what cq stores: on a cluster, in the space of the test
 """All keys of a store."""
+OWN: Final = "own"
+"""The name of a link that the application fills, and of its target."""
 
 
 class Kept:
-    """An exporter that keeps what it gets, as a store of latest values would."""
+    """A function of a target that keeps what it gets, as a store of latest values would."""
 
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
@@ -68,25 +72,43 @@ def bucket(key: Any) -> int:
     return bucket_of(encoded_key(key), BUCKETS)
 
 
-# Export queues of an application
+# Links that the application fills
+
+
+class FunctionTarget(Target):
+    """A target without positions, which passes changes to a function."""
+
+    def __init__(self, function: Callable[[Changes], object]) -> None:
+        self._function = function
+
+    def apply(self, changes: Changes) -> None:
+        if changes.entries:
+            self._function(changes)
+
+
+def own_link(db: Any, name: str, function: Callable[[Changes], object], app: cq.App | None = None) -> cq.App:
+    """Configure a queue with a link to a target that calls the function; returns the application with the target."""
+    app = app or cq.App()
+    app.target(OWN)(lambda source: FunctionTarget(function))
+    cq.configure(db, name, links=[links.app(OWN)])
+    return app
 
 
 def add(db: Any, name: str, *pairs: tuple[Any, Any]) -> None:
-    """Add entries to an export queue in one transaction."""
-    transact(db, lambda tr: ExportQueue(name).add_many(tr, pairs))
+    """Add entries to the log of a link in one transaction, whether the link is configured or not."""
+    transact(db, lambda tr: append(tr, LinkKeys(name, OWN), 1, pairs))
 
 
-def tasks(
-    db: Any, name: str, exporter: Callable[[Changes], object] | Target, **settings: Any
-) -> list[LinkTask]:
-    """A task for each bucket of an export queue."""
-    made = exporter_tasks(db, name, exporter)
-    return [with_settings(task, **settings) for task in made if isinstance(task, LinkTask)]
+def tasks(db: Any, name: str, function: Callable[[Changes], object], **settings: Any) -> list[LinkTask]:
+    """A task for each bucket of this link, which need not be configured."""
+    sender = Sender(db, Source(b"", name, OWN, 0), FunctionTarget(function))
+    made = [LinkTask(db, LinkKeys(name, OWN), number, sender) for number in range(BUCKETS)]
+    return [with_settings(task, **settings) for task in made]
 
 
-def task_of(db: Any, name: str, key: Any, exporter: Callable[[Changes], object], **settings: Any) -> LinkTask:
+def task_of(db: Any, name: str, key: Any, function: Callable[[Changes], object], **settings: Any) -> LinkTask:
     """The task of the bucket of a key."""
-    return tasks(db, name, exporter, **settings)[bucket(key)]
+    return tasks(db, name, function, **settings)[bucket(key)]
 
 
 def with_settings(task: LinkTask, **settings: Any) -> LinkTask:
@@ -96,9 +118,9 @@ def with_settings(task: LinkTask, **settings: Any) -> LinkTask:
     return task
 
 
-def export_all(db: Any, name: str, exporter: Callable[[Changes], object], **settings: Any) -> None:
+def send_all(db: Any, name: str, function: Callable[[Changes], object], **settings: Any) -> None:
     """Run every bucket's task until it has nothing to do; fails when one fails."""
-    for task in tasks(db, name, exporter, **settings):
+    for task in tasks(db, name, function, **settings):
         run_to_end(task)
 
 
@@ -207,19 +229,19 @@ def status(db: Any, name: str, link: str | None = None) -> str:
 # The log
 
 
-def waits(db: Any, name: str, link: str = APP) -> int:
+def waits(db: Any, name: str, link: str = OWN) -> int:
     """How many rows wait to be sent."""
     return len(stored(db, LinkKeys(name, link).all_rows()))
 
 
-def notified(db: Any, name: str, link: str = APP) -> list[int]:
+def notified(db: Any, name: str, link: str = OWN) -> list[int]:
     """The buckets that have a notification."""
     keys = LinkKeys(name, link)
     values = transact(db, lambda tr: [tr.get(keys.notification(number)).value for number in range(BUCKETS)])
     return [number for number, value in enumerate(values) if value is not None]
 
 
-def entries_aside(db: Any, name: str, link: str = APP) -> list[AsideEntry]:
+def entries_aside(db: Any, name: str, link: str = OWN) -> list[AsideEntry]:
     """What was set aside."""
     return list(state.entries_aside(db, LinkKeys(name, link)))
 

@@ -14,9 +14,10 @@ from unittest.mock import patch
 
 import pytest
 
+from cq import links
 from cq.keys import after
 from cq.keys.link import Position
-from cq.links import Changes, ExportQueue, LinkFailed
+from cq.links import Changes, LinkFailed
 from cq.observers.links.failure_note import NotedTask
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.sender import Sender
@@ -72,7 +73,6 @@ class Drill:
         work(db, case.name, LINK, case.driver.app)
         if isinstance(case.driver, SqlDriver):
             case.driver.note_history(FIRST)
-        self._log = ExportQueue(case.name, link=LINK, generation=self._opened().observer.generation)
 
     def _opened(self) -> OpenLink:
         return found(self.db, self.case.name, LINK, self.case.driver.app)
@@ -118,7 +118,7 @@ class Drill:
             history.append(len(history) + 1)
             # What a link sends to a queue that sums are differences.
             pairs.append((key, history[-1] if self.case.driver.repeats else 1))
-        transact(self.db, lambda tr: self._log.add_many(tr, pairs))
+        transact(self.db, lambda tr: links.add(tr, self.case.name, pairs, LINK))
 
     def _work(self) -> None:
         depth = self._depth

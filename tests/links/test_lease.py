@@ -9,20 +9,21 @@ import pytest
 
 from cq.keys.link import LinkKeys
 from cq.keys.membership import worker as worker_key
-from cq.links import Changes, ExportQueue
+from cq.links import Changes
 from cq.observers.links import lease
 from cq.observers.links.failure_note import STOPPED_SECONDS
 from cq.observers.links.lease import HELD_SECONDS
 from cq.observers.links.state import Control, read_view
-from cq.observers.links.task import LinkTask, exporter_tasks
+from cq.observers.links.task import LinkTask
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import CAUGHT_UP
 from cq.store.transact import transact
 from tests.kit.workers import SECONDS
+from tests.links.linkhelpers import OWN, add, task_of
 
 
 class Slow:
-    """An exporter whose calls wait until they are let go; it notes each entry when the call ends."""
+    """A function of a target whose calls wait until they are let go; it notes each entry when the call ends."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Any, bytes]] = []
@@ -35,16 +36,11 @@ class Slow:
         self.entries += [(entry.key, entry.sequence) for entry in changes.entries]
 
 
-def bucket_task(db: Any, name: str, exporter: Any, worker: bytes) -> LinkTask:
+def bucket_task(db: Any, name: str, function: Any, worker: bytes) -> LinkTask:
     """The task of the bucket of the key `a`, acquired by a worker."""
-    task = next(each for each in exporter_tasks(db, name, exporter) if each.notification and _is_of(db, each))
-    assert isinstance(task, LinkTask)
+    task = task_of(db, name, "a", function)
     task.enter(worker)
     return task
-
-
-def _is_of(db: Any, task: Any) -> bool:
-    return bool(transact(db, lambda tr: tr.snapshot.get(task.notification).present()))
 
 
 def registered(db: Any) -> Membership:
@@ -56,15 +52,17 @@ def registered(db: Any) -> Membership:
 
 def holder(db: Any, name: str, bucket: int) -> bytes:
     """The id of the worker with the lease."""
-    return transact(db, lambda tr: read_view(tr.snapshot, LinkKeys(name), [bucket])()).states[bucket].holder
+    return (
+        transact(db, lambda tr: read_view(tr.snapshot, LinkKeys(name, OWN), [bucket])()).states[bucket].holder
+    )
 
 
 def put(db: Any, name: str, value: int = 1) -> None:
-    transact(db, lambda tr: ExportQueue(name).add(tr, "a", value))
+    add(db, name, ("a", value))
 
 
 def put_control(db: Any, name: str, control: Control) -> None:
-    transact(db, lambda tr: tr.set(LinkKeys(name).control, control.to_bytes()))
+    transact(db, lambda tr: tr.set(LinkKeys(name, OWN).control, control.to_bytes()))
 
 
 @pytest.fixture

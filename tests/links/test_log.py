@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 import cq
 from cq import links
+from cq.admin.configure import rebuild_observer
 from cq.keys.link import LinkKeys
 from cq.links import CannotSend, Changes, LinkFailed
 from cq.observers.links import state as linkstate
 from cq.observers.links.failure_note import LONGEST_PAUSE
 from cq.observers.links.log import BUCKETS, LinkEntry, ReadLimits, encoded_key, pack, read_entries
 from cq.observers.links.observer import link_observer
+from cq.observers.links.registry import opened_link
 from cq.observers.links.sender import LinkBatch, PoisonEntryIsolator
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import (
@@ -30,19 +32,22 @@ from cq.observers.links.state import (
     stop,
 )
 from cq.observers.links.target import BATCH_ENTRIES
-from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import CAUGHT_UP
 from cq.store.transact import transact
+from cq.testing import drain
+from tests.kit import queues
 from tests.kit.faults import Calls
-from tests.kit.queues import configured
+from tests.kit.queues import commits, configured
 from tests.links.linkhelpers import (
+    OWN,
     Kept,
     add,
     bucket,
     entries_aside,
-    export_all,
     notified,
+    own_link,
     run_to_end,
+    send_all,
     task_of,
     tasks,
     waits,
@@ -111,14 +116,14 @@ def test_batches_of_any_size_give_each_key_its_entries_in_commit_order(
     told: dict[bytes, list[Any]] = {}
     sequences: list[bytes] = []
 
-    def exporter(batch: Changes) -> None:
+    def send(batch: Changes) -> None:
         for entry in batch:
             told.setdefault(entry.encoded_key, []).append(entry.value)
             sequences.append(entry.sequence)
 
     for pairs in updates:
         add(db, name, *pairs)
-    export_all(db, name, exporter, batch_entries=entries)
+    send_all(db, name, send, batch_entries=entries)
 
     expected: dict[bytes, list[Any]] = {}
     for pairs in updates:
@@ -134,7 +139,7 @@ def test_large_values_are_split_over_rows_and_come_out_whole(db: Any, name: str)
     add(db, name, ("small", 1), (key, largest), (key, None), (key, largest + "y"))
     kept = Kept()
 
-    export_all(db, name, kept, batch_bytes=1)
+    send_all(db, name, kept, batch_bytes=1)
 
     assert kept.values == {"small": 1, key: largest + "y"}
     assert waits(db, name) == 0
@@ -144,12 +149,12 @@ def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name
     add(db, name, ("a", 1))
     later = iter([("a", 2), ("a", 3)])
 
-    def exporter(batch: Changes) -> None:
+    def send(batch: Changes) -> None:
         for pair in later:
             add(db, name, pair)
             break
 
-    task = task_of(db, name, "a", exporter)
+    task = task_of(db, name, "a", send)
     assert task.run() == CAUGHT_UP
     assert notified(db, name) == [bucket("a")]
     assert task.run() == CAUGHT_UP
@@ -160,31 +165,31 @@ def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name
 
 
 class TestFailures:
-    """An exporter that fails holds up its bucket, for a while, and says so."""
+    """A target that fails holds up its bucket, for a while, and says so."""
 
     def test_it_is_tried_again_after_growing_pauses_and_noted(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1), ("b", 2))
         assert bucket("a") != bucket("b")
         kept, broken = Kept(), True
 
-        def exporter(batch: Changes) -> None:
+        def send(batch: Changes) -> None:
             if broken and batch.bucket == bucket("a"):
                 raise ConnectionError("no route to host")
             kept(batch)
 
-        task = task_of(db, name, "a", exporter)
+        task = task_of(db, name, "a", send)
         pauses = [task.run() for _ in range(12)]
-        run_to_end(task_of(db, name, "b", exporter))
+        run_to_end(task_of(db, name, "b", send))
 
         assert all(pause > 0 for pause in pauses)
         assert pauses[4] > 2 * pauses[0]
         assert pauses[-1] <= LONGEST_PAUSE
         assert kept.values == {"b": 2}
         (failure,) = failures(db, name)
-        assert [*transact(db, lambda tr: read_failures(tr, LinkKeys(name)))] == [bucket("a")]
+        assert [*transact(db, lambda tr: read_failures(tr, LinkKeys(name, OWN)))] == [bucket("a")]
         assert failure.tries == 12
         assert failure.error == task.problem == "ConnectionError: no route to host"
-        another = task_of(db, name, "a", exporter)
+        another = task_of(db, name, "a", send)
         another.run()
         (again,) = failures(db, name)
         assert (again.tries, again.since) == (13, failure.since)
@@ -195,7 +200,7 @@ class TestFailures:
         assert another.problem == task.problem == ""
         assert kept.values == {"a": 1, "b": 2}
 
-    def test_an_exporter_that_ends_the_process_is_tried_again(self, db: Any, name: str) -> None:
+    def test_a_target_that_ends_the_process_is_tried_again(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1))
         task = task_of(db, name, "a", lambda batch: sys.exit(3))
         assert task.run() > 0
@@ -223,14 +228,14 @@ class TestFailures:
         monkeypatch.setattr(linkstate, "_PAGE", 1)
         bad = {f"k{number}" for number in (3, 250, 251, 499)}
 
-        def exporter(batch: Changes) -> None:
+        def send(batch: Changes) -> None:
             if any(entry.key in bad and entry.value is not None for entry in batch):
                 raise CannotSend("one of them")
             kept(batch)
 
         kept = Kept()
         add(db, name, *[(f"k{number}", number) for number in range(500)])
-        export_all(db, name, exporter)
+        send_all(db, name, send)
 
         assert kept.values.keys() == {f"k{number}" for number in range(500)} - bad
         assert {encoded_key(key) for key in bad} == {each.encoded_key for each in entries_aside(db, name)}
@@ -238,44 +243,44 @@ class TestFailures:
         assert {each.value for each in entries_aside(db, name)} == {3, 250, 251, 499}
         assert waits(db, name) == 0
 
-    def test_entries_that_the_exporter_names_are_set_aside_at_once(self, db: Any, name: str) -> None:
+    def test_entries_that_the_target_names_are_set_aside_at_once(self, db: Any, name: str) -> None:
         calls = []
 
-        def exporter(batch: Changes) -> None:
+        def send(batch: Changes) -> None:
             calls.append(len(batch))
             named = {entry.sequence: "it is odd" for entry in batch if entry.value % 50 == 1}
             if named:
                 raise CannotSend("some are odd", named)
 
         add(db, name, *[(number, number) for number in range(400)])
-        export_all(db, name, exporter)
+        send_all(db, name, send)
 
         assert len(calls) <= 2 * BUCKETS
         assert sorted(each.value for each in entries_aside(db, name)) == list(range(1, 400, 50))
 
-    def test_an_entry_is_set_aside_before_the_exporter_passes_it(self, db: Any, name: str) -> None:
+    def test_an_entry_is_set_aside_before_the_target_passes_it(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1))
         add(db, name, ("a", 2))
 
-        def exporter(batch: Changes) -> None:
+        def send(batch: Changes) -> None:
             if any(entry.value == 1 for entry in batch):
                 raise CannotSend("bad", {batch.entries[0].sequence: "bad"})
             raise KeyboardInterrupt  # the process dies as it exports what comes behind
 
         with pytest.raises(KeyboardInterrupt):
-            task_of(db, name, "a", exporter).run()
+            task_of(db, name, "a", send).run()
         assert [each.value for each in entries_aside(db, name)] == [1]
-        export_all(db, name, Kept())
+        send_all(db, name, Kept())
         assert [each.value for each in entries_aside(db, name)] == [1]
 
     def test_a_deployment_that_is_broken_sets_little_aside(self, db: Any, name: str) -> None:
         add(db, name, *[(number, number) for number in range(1000)])
 
-        def exporter(batch: Changes) -> None:
+        def send(batch: Changes) -> None:
             if len(batch):
                 raise CannotSend("no such column")
 
-        task = tasks(db, name, exporter)[0]
+        task = tasks(db, name, send)[0]
         pause = task.run()
 
         assert pause > 0
@@ -285,10 +290,10 @@ class TestFailures:
     def test_settings_that_are_wrong_are_never_the_datas_fault(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1))
 
-        def exporter(batch: Changes) -> None:
+        def send(batch: Changes) -> None:
             raise cq.errors.InvalidConfiguration("no URL")
 
-        assert task_of(db, name, "a", exporter).run() > 0
+        assert task_of(db, name, "a", send).run() > 0
         assert entries_aside(db, name) == []
 
     def test_a_row_that_cq_has_not_written_is_set_aside(self, db: Any, name: str) -> None:
@@ -298,7 +303,7 @@ class TestFailures:
         add(db, name, ("a", 2))
         kept = Kept()
 
-        export_all(db, name, kept)
+        send_all(db, name, kept)
 
         assert kept.values == {"a": 2}
         (aside,) = entries_aside(db, name)
@@ -306,8 +311,8 @@ class TestFailures:
 
     def test_a_row_from_the_future_is_left_and_said(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1))
-        export_all(db, name, Kept())
-        future = LinkKeys(name).row(bucket("a"), b"\0\0\0\1" + b"\x70" * 18)
+        send_all(db, name, Kept())
+        future = LinkKeys(name, OWN).row(bucket("a"), b"\0\0\0\1" + b"\x70" * 18)
         transact(db, lambda tr: tr.set(future, b"\x00\x82\x41\x41\x01"))
 
         task = task_of(db, name, "a", Kept())
@@ -325,7 +330,7 @@ def test_halving_exports_all_but_the_bad_in_order(values: list[int], bad: set[in
     passed: list[bytes] = []
     aside: dict[bytes, str] = {}
 
-    def exporter(batch: LinkBatch) -> None:
+    def send(batch: LinkBatch) -> None:
         if any(entry.value in bad for entry in batch.ordered):
             raise CannotSend("bad")
         assert all(sequence in aside or sequence in passed for sequence in earlier(batch))
@@ -344,7 +349,7 @@ def test_halving_exports_all_but_the_bad_in_order(values: list[int], bad: set[in
     entries = [LinkEntry(number, value, b"%04d" % number, b"") for number, value in enumerate(values)]
     last = entries[-1].sequence
     batch = LinkBatch(0, entries, b"", last, 0, b"", ())
-    halving = PoisonEntryIsolator(exporter, set_aside)
+    halving = PoisonEntryIsolator(send, set_aside)
     try:
         halving.send(batch)
     except LinkFailed:
@@ -359,7 +364,7 @@ def test_a_deployment_that_fails_for_all_sets_no_more_aside_with_each_try() -> N
     passed = 0
     aside: dict[bytes, str] = {}
 
-    def exporter(batch: LinkBatch) -> None:
+    def send(batch: LinkBatch) -> None:
         for entry in batch.ordered:  # what was passed once is skipped, as the fence does
             if entry.value >= passed:
                 raise CannotSend("broken", {entry.sequence: "broken"})
@@ -372,7 +377,7 @@ def test_a_deployment_that_fails_for_all_sets_no_more_aside_with_each_try() -> N
     entries = [LinkEntry(number, number, b"%04d" % number, b"") for number in range(600)]
     last = entries[-1].sequence
     batch = LinkBatch(0, entries, b"", last, 0, b"", ())
-    halving = PoisonEntryIsolator(exporter, set_aside)
+    halving = PoisonEntryIsolator(send, set_aside)
     for _ in range(20):
         with pytest.raises(LinkFailed, match="entries cannot be sent"):
             halving.send(batch)
@@ -391,7 +396,9 @@ def test_rows_are_packed_up_to_a_size(db: Any) -> None:
 
 def test_of_stops_for_one_cause_the_first_is_in_effect(db: Any, name: str) -> None:
     """All workers find the cause, each in its bucket, but one of them reports it."""
-    keys = LinkKeys(name)
+    keys = LinkKeys(name, OWN)
+    own_link(db, name, Kept())
+    rebuild_observer(db, name, f"link:{OWN}")
 
     def stopped(wanted: LinkStop, *, is_reviewed: bool) -> bool:
         return transact(db, lambda tr: stop(tr, keys, wanted, is_reviewed=is_reviewed))
@@ -409,18 +416,29 @@ def test_of_stops_for_one_cause_the_first_is_in_effect(db: Any, name: str) -> No
     assert message() == "refused, request 1"
     assert stopped(LinkStop(0, "another cause", 2, since=6.0), is_reviewed=True)
     assert message() == "another cause"
+    rebuild_observer(db, name, f"link:{OWN}")
     assert stopped(LinkStop(0, "of another target", 3, since=7.0), is_reviewed=False)
     assert message() == "of another target"
 
 
-def test_the_names_of_export_queues_are_found(db: Any, name: str) -> None:
-    cq.configure(db, f"{name}-0")
-    add(db, f"{name}-1", ("a", 1))
-    add(db, f"{name}-2", ("a", 1))
+def test_the_application_adds_entries_to_a_link_beside_the_changes_of_the_queue(db: Any, name: str) -> None:
+    kept = Kept()
+    app = own_link(db, name, kept)
+    with pytest.raises(cq.errors.NotInStore, match="no link 'other'"):
+        transact(db, lambda tr: links.add(tr, name, {"b": 1}, "other"))
+    begun = db.create_transaction()
+    links.add(begun, name, {"late": 1})
+    for number in range(2):
+        transact(db, lambda tr: links.add(tr, name, [("b", number), ("b", number + 10)]))  # noqa: B023
+        queues.add(db, name, {"a": 1})
+        drain(db, name, app=app)
+        if not number:  # in a later generation
+            with opened_link(db, name, app=app) as link:
+                link.rebuild()
 
-    found = [each.queue for each in link_status(db) if each.queue.startswith(name)]
-
-    assert found == [f"{name}-1", f"{name}-2"]
+    assert [entry.value for batch in kept.batches for entry in batch if entry.key == "b"] == [0, 10, 1, 11]
+    assert kept.values == {"a": 2, "b": 11}
+    assert not commits(begun), "it was begun under the former configuration"
 
 
 def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
@@ -429,7 +447,7 @@ def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
 
     def read(tr: Any, size: int, entries: int) -> Any:
         limits = ReadLimits(tr.get_read_version().wait(), size, entries)
-        return read_entries(tr.snapshot, LinkKeys(name), bucket("a"), limits)
+        return read_entries(tr.snapshot, LinkKeys(name, OWN), bucket("a"), limits)
 
     assert len(transact(db, lambda tr: read(tr, 10**6, 3)).entries) == 3
     assert len(transact(db, lambda tr: read(tr, 1, 100)).entries) == 1
@@ -437,11 +455,11 @@ def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
 
 
 def failures(db: Any, name: str) -> list[LinkFailure]:
-    return [*transact(db, lambda tr: read_failures(tr, LinkKeys(name))).values()]
+    return [*transact(db, lambda tr: read_failures(tr, LinkKeys(name, OWN))).values()]
 
 
 def rows(db: Any, name: str) -> list[bytes]:
-    return transact(db, lambda tr: [row.key for row in tr.get_range(*LinkKeys(name).all_rows())])
+    return transact(db, lambda tr: [row.key for row in tr.get_range(*LinkKeys(name, OWN).all_rows())])
 
 
 def test_the_modules_constants_are_what_the_documentation_says() -> None:

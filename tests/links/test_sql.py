@@ -764,10 +764,10 @@ def test_a_connection_in_use_is_closed_after_its_transaction(postgres_url: str) 
 
 
 def test_the_layout_of_keys_is_the_documented_one() -> None:
-    keys = LinkKeys("words")
-    assert keys.control == b"cq/q/words/eapp/c"
+    keys = LinkKeys("words", "own")
+    assert keys.control == b"cq/q/words/eown/c"
     assert (generation_of(first_sequence(7)), generation_of(b"\0\1"), generation_of(b"")) == (7, 1 << 16, 0)
     assert (
         keys.new_row(1, 2, 3)[:-4]
-        == b"cq/q/words/eapp/q" + b"\0\0\0\1" + b"\0\0\0\2" + b"\0" * 10 + b"\0" * 7 + b"\3"
+        == b"cq/q/words/eown/q" + b"\0\0\0\1" + b"\0\0\0\2" + b"\0" * 10 + b"\0" * 7 + b"\3"
     )

@@ -19,7 +19,7 @@ from cq.observers.links.log import BUCKETS, encoded_key
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from tests.kit.sized import MOST, Sized, words
-from tests.links.linkhelpers import add, entries_aside, export_all, waits
+from tests.links.linkhelpers import OWN, add, entries_aside, send_all, waits
 from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks, trimming_tasks
 
 LONG = 990
@@ -35,7 +35,7 @@ def finish(tasks: Any) -> None:
 
 def put_pieces(db: Any, name: str, number: int) -> None:
     """Write rows that each say that they go on in the next one."""
-    (begin, _) = LinkKeys(name).rows(0)
+    (begin, _) = LinkKeys(name, OWN).rows(0)
     for at in range(number):
         key = begin + bytes(14) + at.to_bytes(8, "big")
         transact(db, lambda tr: tr.set(key, b"\x01" + b"p" * 89_000))  # noqa: B023 - runs at once
@@ -45,7 +45,7 @@ def test_pieces_that_never_end_are_read_in_bounded_parts(db: Any, name: str) -> 
     add(db, name, *((key, "good") for key in range(200)))
     put_pieces(db, name, 60)
     sized = Sized(db)
-    export_all(sized, name, lambda batch: None)
+    send_all(sized, name, lambda batch: None)
 
     assert 0 < max(sized.sizes) <= MOST
     assert sum(len(entry.value) for entry in entries_aside(db, name)) == 60 * 89_000
@@ -85,13 +85,13 @@ def test_entries_that_cannot_be_exported_are_set_aside_in_bounded_transactions(
         add(db, name, *pairs[start : start + step])
     refused = set(bad)
 
-    def exporter(batch: Changes) -> None:
+    def send(batch: Changes) -> None:
         errors = {entry.sequence: "x" * 2_000 for entry in batch if entry.value in refused}
         if errors:
             raise CannotSend("some cannot", errors)
 
     sized = Sized(db)
-    export_all(sized, name, exporter)
+    send_all(sized, name, send)
 
     assert 0 < max(sized.sizes) <= MOST
     assert {entry.value for entry in entries_aside(db, name)} == refused

@@ -1,4 +1,4 @@
-"""The application's code as the simulated workers have it: what combines, observes, exports, and now and then fails."""
+"""The application's code as the simulated workers have it: what combines, observes, sends, and now and then fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import cq
-from cq.links import Changes, ExportQueue
+from cq import links
+from cq.links import Changes
+from tests.links.linkhelpers import FunctionTarget
 from tests.simulation.model import Added, Reported, Violation
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def app(world: World, extra: int) -> cq.App:
     if OTHERS in world.models:
         made.queue(OTHERS, observers=_observers(world, OTHERS, {"anchor": 1}))
     if "feed" in world.plan:
-        made.exporter(FEED)(_exporter(world))
+        made.target(FEED)(lambda source: FunctionTarget(_sender(world)))
     return made
 
 
@@ -132,7 +134,6 @@ def _add_lengths(tr: Any, changes: list[cq.Change]) -> None:
 def _observer(world: World, queue: str, name: str, version: int) -> Callable[[Any, list[cq.Change]], None]:
     """An observer that notes what it is told, for the log of what is committed."""
     feeds = queue == TEXTS and name == "anchor" and "feed" in world.plan
-    exports = ExportQueue(FEED)
 
     def observe(tr: Any, changes: list[cq.Change]) -> None:
         if world.happens("observers raise", 0.04):
@@ -148,7 +149,7 @@ def _observer(world: World, queue: str, name: str, version: int) -> Callable[[An
         if name == "extra":
             _add_lengths(tr, changes)
         if feeds:
-            exports.add_many(tr, [(change.key, change.new) for change in changes])
+            links.add(tr, FEED, [(change.key, change.new) for change in changes])
 
     return observe
 
@@ -163,20 +164,20 @@ def _is_refused(world: World, observer: str, change: cq.Change) -> bool:
     )
 
 
-def _exporter(world: World) -> Callable[[Changes], None]:
-    """An exporter into something that keeps the last sequence of each key."""
+def _sender(world: World) -> Callable[[Changes], None]:
+    """What a target does that keeps the last sequence of each key, and no positions."""
 
-    def export(changes: Changes) -> None:
+    def send(changes: Changes) -> None:
         for entry in changes:
-            if world.happens("exporters fail", 0.05):
-                raise Raised("an exporter")
+            if world.happens("targets fail", 0.05):
+                raise Raised("a target")
             if world.hub.rng.random() < 0.3:
                 world.hub.wait(world.hub.rng.expovariate(1 / 0.01))
             try:
                 world.feed.export(entry.key, entry.sequence, entry.value)
-            except Violation as violation:  # an exporter may raise: the worker would try again
+            except Violation as violation:  # a target may raise: the worker would try again
                 world.violations.append(str(violation))
-        if world.happens("exporters fail", 0.05):
-            raise Raised("an exporter, when all is done")
+        if world.happens("targets fail", 0.05):
+            raise Raised("a target, when all is done")
 
-    return export
+    return send

@@ -114,7 +114,7 @@ def believes_its_memory() -> Iterator[None]:
         yield
 
 
-@queues.replaces("cq.passes.combining._is_staged", seed=2)
+@queues.replaces("cq.passes.combining._is_staged", seed=3)
 def forgets_what_is_staged(*_: Any) -> bool:
     """A pass says that nothing is staged."""
     return False
@@ -176,7 +176,7 @@ def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any
     return get(self, tr, name)
 
 
-@queues.replaces("cq.passes.view.read_config", seed=19)
+@queues.replaces("cq.passes.view.read_config", seed=23)
 def runs_other_code(*_: Any) -> Any:
     """A pass does not look whether its configuration is the one stored."""
 
@@ -198,7 +198,7 @@ def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, sta
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=152)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=165)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -230,7 +230,7 @@ def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes)
     return versionstamp
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=50)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=59)
 def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge leaves what waits."""
     return versionstamp
@@ -276,7 +276,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=66)
+@queues.patches(seed=79)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
@@ -331,7 +331,7 @@ def says_that_nothing_counts() -> Any:
 
 @queues.replaces(
     "cq.intake.emitter.Emitter._add",
-    seed=12,
+    seed=20,
     also={"emitters", "unknown commits", "commits land late", "limit"},
 )
 def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
@@ -373,7 +373,7 @@ class _Apart(bytes):
     __hash__ = object.__hash__
 
 
-@queues.patches(seed=187, also={"single adds", "unknown commits"})
+@queues.patches(seed=199, also={"single adds", "unknown commits"})
 def says_that_no_call_counts() -> Any:
     """A call forgets that a try may have been committed."""
     doubt = property(lambda self: None, lambda self, value: None)

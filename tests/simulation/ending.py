@@ -91,7 +91,7 @@ def _queued(world: World) -> str:
             return f"{name}: {found}"
         if not is_settled(tr, name):
             return f"{name} is not settled"
-    for keys in (LINK, LinkKeys(FEED)):
+    for keys in (LINK, LinkKeys(FEED, FEED)):
         if found := first_row(tr, {"entries": keys.all_rows(), "failures": keys.failures()}):
             return f"the link {keys.link} of {keys.queue}: {found}"
     return ""

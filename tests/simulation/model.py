@@ -232,7 +232,7 @@ def _unordered(value: Any) -> Any:
 
 
 class Feed:
-    """Promise 7, for an exporter of the application's: what it has got is what the observer has added, in order.
+    """Promise 7, for a target of the application's: what it has got is what the observer has added, in order.
 
     Args:
         is_ordered: whether no entry may come after a newer one of its key: nothing dies, hangs or fails.

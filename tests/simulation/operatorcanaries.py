@@ -24,7 +24,7 @@ from tests.simulation.store import SimTransaction
 queues = Canaries("queues")
 
 
-@queues.replaces("cq.observers.links.lease.Lease.take", seed=5, only={"feed", "come and go"})
+@queues.replaces("cq.observers.links.lease.Lease.take", seed=29, only={"feed", "come and go"})
 def sends_a_bucket_without_a_lease(*_: Any) -> bool:
     """A new owner of a bucket does not wait for the last call of the former one."""
     return True
@@ -111,7 +111,7 @@ def adds_lines_whatever_the_position(add_lines: Any, *given: Any) -> Any:
         return add_lines(*given)
 
 
-@queues.replaces("cq.intake.logs.add_lines", seed=2, also={"files", "deaths", "unknown commits"})
+@queues.replaces("cq.intake.logs.add_lines", seed=7, also={"files", "deaths", "unknown commits"})
 def adds_lines_of_logs_whatever_the_position(add_lines: Any, *given: Any) -> Any:
     """A log is added from the position that the follower remembers."""
     *_, stored = given

@@ -23,7 +23,7 @@ OPERATIONS: Final = (
     "limit",
     "top",
     "table",  # a link to a SQL database
-    "feed",  # an export queue with the application's own exporter
+    "feed",  # a link of the application, which fills it by itself
     "audit",  # on from the beginning, and turned off and on
     "come and go",  # workers stop in good order, others start
 )
@@ -42,7 +42,7 @@ FAULTS: Final = (
     "clocks differ",
     "observers raise",
     "observers hang",
-    "exporters fail",
+    "targets fail",
     "the table's database fails",
 )
 LATER: Final = (

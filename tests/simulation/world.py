@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cq
-from cq import admin
+from cq import admin, links
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.top.index import top
@@ -17,7 +17,7 @@ from cq.store.api import VERSIONS_PER_SECOND
 from tests.simulation import ending
 from tests.simulation.actors import Adders, Drains, Workers
 from tests.simulation.administrator import REMEMBER_SECONDS, Administrator, Trimmer
-from tests.simulation.application import OTHER_COMBINERS, OTHERS, STORED, SUMS, TEXTS, TOP, Other, app
+from tests.simulation.application import FEED, OTHER_COMBINERS, OTHERS, STORED, SUMS, TEXTS, TOP, Other, app
 from tests.simulation.calling import Called, Callers
 from tests.simulation.drill import Drill
 from tests.simulation.emitting import Emitters, Flushed
@@ -120,6 +120,8 @@ class World(Scenario):
             app(self, 0).configure(
                 self.inner, OTHERS, value=self.other.value, combiner=self.other.name, buckets=2
             )
+        if "feed" in self.plan:
+            cq.configure(self.inner, FEED, links=[links.app(FEED)])
         if STORED in self.models:
             cq.configure(self.inner, STORED, buckets=self.plan.rng("stored").randint(1, 3))
         for name in self.models.keys() - {STORED}:

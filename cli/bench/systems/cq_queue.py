@@ -28,7 +28,7 @@ from cq.deciders import bounded
 from cq.errors import QueueNotConfigured
 from cq.keys.link import LinkKeys
 from cq.observers.links import spec as links
-from cq.observers.links.log import ExportQueue
+from cq.observers.links.observer import add
 from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
 from cq.observers.worker.service import tune_garbage_collection
@@ -136,12 +136,9 @@ class QueueSystem(System):
 
     def queue_rows(self, workload: BenchWorkload) -> None:
         """Add a value of 1 for each key of the workload to the export's log, without changing the queue."""
-        with opened_link(self.open(), self.queue) as opened_table:
-            link, generation = opened_table.keys.link, opened_table.observer.generation
-        log = ExportQueue(self.queue, link=link, generation=generation)
         for start in range(0, workload.keys, _ROWS_ADDED):
             rows = workload.transaction(range(start, min(start + _ROWS_ADDED, workload.keys)))
-            transact(self.open(), partial(log.add_many, pairs=list(rows.items())))
+            transact(self.open(), partial(add, queue=self.queue, entries=rows))
 
     def run_worker(self, stack: ExitStack) -> None:
         """Run a worker in a thread, otherwise like `cq worker`; `stack` stops it."""

@@ -17,7 +17,7 @@ from cq.cli.web.sampler import OVERVIEW, Reading, StoreSnapshot
 from cq.failure import KeyFailure
 from cq.feeds import Feed
 from cq.keys import QueueKeys
-from cq.keys.link import APP, LinkKeys
+from cq.keys.link import LinkKeys
 from cq.observers.links.spec import table
 from cq.observers.links.state import LinkStop, stop
 from cq.observers.monitoring.findings import LATE_LINK_SECONDS, Finding, Level, find_remarks
@@ -226,16 +226,6 @@ def test_a_failing_link_is_a_finding_of_its_queue_and_no_failure_while_it_is_pau
     here("link", "pause", "words", "hook")
     assert found("words") == [(Level.NOTE, "the link 'words hook' is paused")]
     assert here("status", "words").out.splitlines()[1].split()[:2] == ["words", "active"]
-
-
-def test_a_link_of_a_queue_that_is_not_there_is_checked_as_a_link(here: Here, db: Any) -> None:
-    worker(db)
-    why = LinkStop(0, "restored")
-    cq.transact(db, lambda tr: stop(tr, LinkKeys("gone", APP), why, is_reviewed=True))
-    cq.transact(db, lambda tr: stop(tr, LinkKeys("gone", "hook"), why, is_reviewed=True))
-
-    wrong = [row["name"] for row in here("doctor", "--json").rows() if not row["ok"]]
-    assert wrong == ["export of gone", "link gone hook"]
 
 
 def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:

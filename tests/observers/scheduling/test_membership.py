@@ -77,12 +77,6 @@ class TestOwner:
         assert {owner(TaskId("combine", "q", number), members) for number in range(20)} == {members[3].id}
         assert owner(TaskId("combine", "q", 1), members[:3]) is None
 
-    def test_an_applications_exporter_is_for_those_that_have_it(self) -> None:
-        members = [member(1), member(2, report=MemberReport(exporters=frozenset({"q"})))]
-        shares = [TaskId("exporter", "q", number) for number in range(8)]
-        assert {owner(share, members) for share in shares} == {members[1].id}
-        assert owner(TaskId("exporter", "other", 0), members) is None
-
     def test_one_link_of_a_queue_can_be_left_alone(self) -> None:
         members = [member(1, report=MemberReport(lacking=frozenset({"link/q/3"}))), member(2)]
         shares = [TaskId.of_link("q", 3, number) for number in range(9)]
@@ -213,7 +207,7 @@ class TestMembership:
     def test_what_a_worker_says_of_itself_is_read_by_the_others(self, db: Any) -> None:
         worker = Membership(db, ["link"], ["a", "b"])
         report = MemberReport(
-            frozenset({"a"}), frozenset({"link/b/1"}), frozenset({"c"}), {"totals": {"passes": 3}}
+            frozenset({"a"}), frozenset({"link/b/1"}), {"totals": {"passes": 3}}, frozenset({"c"})
         )
         worker.beat(report)
         (found,) = transact(db, lambda tr: read_members(tr.snapshot))
@@ -239,7 +233,7 @@ class TestMembership:
     def test_a_worker_announces_the_kinds_of_its_roles(self, db: Any) -> None:
         Membership(db, ["link", "measure"]).beat(MemberReport())
         (found,) = transact(db, lambda tr: read_members(tr.snapshot))
-        assert found.kinds == {"link", "exporter", "measure"}
+        assert found.kinds == {"link", "measure"}
 
     def test_one_that_cannot_say_all_that_it_leaves_alone_does_nothing(self, db: Any) -> None:
         first, second = Membership(db), Membership(db)

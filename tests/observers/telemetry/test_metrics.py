@@ -16,11 +16,10 @@ from prometheus_client import CollectorRegistry
 
 import cq
 import cq.observers.telemetry.metrics
-from cq import admin
+from cq import admin, links
 from cq.errors import MissingPackage
 from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys, OutboxKeys
-from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import pause_link
 from cq.observers.links.spec import table
 from cq.observers.links.state import Control, LinkStop, stop
@@ -129,16 +128,16 @@ class TestMeasuring:
     """What waits, for metrics."""
 
     def test_what_waits_is_measured(self, db: Any, name: str, events: Events) -> None:
-        cq.configure(db, name, buckets=2)
+        cq.configure(db, name, buckets=2, links=[links.app("own")])
         add(db, name, {f"k{number}": 1 for number in range(100)})
-        transact(db, lambda tr: ExportQueue(name).add(tr, "a", {"total": 1}))
+        transact(db, lambda tr: links.add(tr, name, {"a": {"total": 1}}))
         task = MeasureTask(db)
         assert task.run() >= MEASURE_SECONDS
 
         (queue,), (link,) = events.of("queue_measured", queue=name), events.of("link_measured", queue=name)
         assert queue["waiting_buckets"] == 2
         assert min(queue["waiting_bytes"], queue["oldest"], link["link_bytes"]) > 0
-        assert (link["link"], link["stopped"], link["paused"]) == ("app", 0, 0)
+        assert (link["link"], link["stopped"], link["paused"]) == ("own", 0, 0)
         (checked,) = events.of("store_checked")
         assert checked["problems"] >= 1, "no worker is alive"
 

@@ -24,7 +24,8 @@ from prometheus_client import CollectorRegistry
 
 import cq
 import cq.aio
-from cq.links import Changes, ExportQueue
+from cq import links
+from cq.links import Changes
 from cq.observers.telemetry.bus import Event, during, emit, surround
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import SECONDS as BOUNDS
@@ -35,6 +36,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, cli, here
 from tests.kit.queues import add, configured
+from tests.links.linkhelpers import own_link
 
 __all__ = ["cli", "here"]
 
@@ -130,21 +132,20 @@ class TestSpans:
             ),
         }
 
-    def test_code_of_an_exporter_runs_in_the_span_of_its_batch(
+    def test_code_of_a_target_runs_in_the_span_of_its_batch(
         self, db: Any, name: str, collected: Collected
     ) -> None:
-        app, fails = cq.App(), [True]
+        fails = [True]
         tracer = collected.tracers.get_tracer("shop")
 
-        @app.exporter(name)
         def send(batch: Changes) -> None:
             with tracer.start_as_current_span("send"):
                 if fails:
                     fails.pop()
                     raise ConnectionError("not now")
 
-        configured(db, name)
-        transact(db, lambda tr: ExportQueue(name).add(tr, "a", {"total": 12}))
+        app = own_link(db, name, send)
+        transact(db, lambda tr: links.add(tr, name, {"a": {"total": 12}}))
         Worker(db, app, [name]).drain()
 
         failed, done = collected.spans(f"link {name}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import admin
+from cq import admin, links
 from cq.admin.backfill import current_generation
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
@@ -20,7 +20,7 @@ from cq.keys.link import LinkKeys, first_sequence
 from cq.keys.top import CloudKeys, TopKeys
 from cq.observers.builtin import FACTORIES
 from cq.observers.links import log
-from cq.observers.links.log import BUCKETS, ExportQueue
+from cq.observers.links.log import BUCKETS
 from cq.observers.links.state import Control
 from cq.observers.top import cloud
 from cq.observers.top.cloud import CloudHead, CloudReader
@@ -291,12 +291,7 @@ def linked(db: Any, name: str, sqlite_url: str) -> LinkKeys:
     configure_table(db, name, buckets=4)
     add(db, name, VALUES)
     drain(db, name)
-    transact(
-        db,
-        lambda tr: ExportQueue(name, link="export", generation=1).add_many(
-            tr, [("k1", 1), ("k2", "x" * 200_000)][:1]
-        ),
-    )
+    transact(db, lambda tr: links.add(tr, name, {"k1": 1}))
     return LinkKeys(name, "export")
 
 
@@ -418,7 +413,7 @@ def test_entries_in_several_rows_are_in_order(
 ) -> None:
     monkeypatch.setattr(log._counters, "_next", 0)  # there is no sequence before that of the first row
     pairs = [("b", 1), ("a" * 7_000, "x" * 99_000)]
-    transact(db, lambda tr: ExportQueue(name, link="export", generation=1).add_many(tr, pairs))
+    transact(db, lambda tr: links.add(tr, name, pairs))
 
     assert found_in(db, name, wait=0) == []
 

@@ -11,8 +11,9 @@ import cq
 from cq import admin, links
 from cq.app import App
 from cq.config.queue import read_config
+from cq.keys.link import LinkKeys
 from cq.observers.builtin import observer_parts
-from cq.observers.links.log import ExportQueue
+from cq.observers.links.log import append
 from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
 from cq.observers.verify import top as verifytop
@@ -64,7 +65,7 @@ def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) ->
         nonlocal added
         added += 1
         assert added < 100
-        transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
+        transact(db, lambda tr: append(tr, LinkKeys(name, "own"), 1, {"a": 1}))
 
     rows = every_row({**PARTS, "e": [RowCheck("unknown-key", None, check_link, None)]})
     found = Verification(db, name, {"rows": rows})

@@ -19,7 +19,6 @@ from cq.admin.backfill import is_settled
 from cq.config.flags import Flags, read_flags
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.observers.links.log import ExportQueue
 from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling import notifications
@@ -41,8 +40,7 @@ from cq.store.transact import transact
 from tests.kit.faults import TIMED_OUT, FailedCalls, error_class
 from tests.kit.queues import add, aside, code_of, event_of, nothing_queued, values
 from tests.kit.workers import SECONDS, Told, running, told_app
-from tests.links.sqlhelpers import configure as configure_table
-from tests.links.sqlhelpers import table_of
+from tests.links.linkhelpers import own_link
 
 
 def test_a_worker_for_a_queue_combines_its_levels(db: Any, name: str) -> None:
@@ -259,9 +257,8 @@ def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cq.observers.worker.worker.delay_after", lambda failures: 0.001)
-    app = cq.App()
-    app.exporter(name)(lambda batch: None)
-    transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
+    app = own_link(db, name, lambda batch: None)
+    transact(db, lambda tr: links.add(tr, name, {"a": 1}))
 
     def fail(_: LinkTask) -> float:
         raise error_class(db)(1510)
@@ -326,38 +323,20 @@ class TestApp:
         assert order == ["first", "second"]
         assert [str(each) for each in code_of(db, name, app).config.observers] == ["first@1", "second@3"]
 
-    @pytest.mark.parametrize("is_configured", [False, True])
-    def test_an_exporter_exports_what_is_added_to_its_queue(
-        self, db: Any, name: str, is_configured: bool
-    ) -> None:
-        """Also when a combine queue has the same name, and adds to it."""
-        app, told, seen = cq.App(), threading.Event(), list[tuple[Any, Any]]()
+    def test_a_target_of_the_application_gets_what_is_added_to_the_link(self, db: Any, name: str) -> None:
+        told, seen = threading.Event(), list[tuple[Any, Any]]()
 
-        @app.exporter(name)
         def send(batch: links.Changes) -> None:
             seen.extend((entry.key, entry.value) for entry in batch)
             told.set()
 
-        if is_configured:
-            cq.configure(db, name)
-        exports = ExportQueue(name)
+        app = own_link(db, name, send)
         with running(Worker(db, app, [name])):
-            transact(db, lambda tr: exports.add(tr, "a", {"total": 12}))
+            transact(db, lambda tr: links.add(tr, name, {"a": {"total": 12}}))
             assert told.wait(SECONDS)
-        transact(db, lambda tr: exports.add(tr, "b", None))
+        transact(db, lambda tr: links.add(tr, name, {"b": None}))
         Worker(db, app, [name]).drain()
         assert seen == [("a", {"total": 12}), ("b", None)]
-
-    def test_an_exporter_and_a_link_of_one_queue_are_independent(
-        self, db: Any, name: str, sqlite_url: str
-    ) -> None:
-        app, seen = cq.App(), list[Any]()
-        app.exporter(name)(lambda batch: seen.extend(entry.key for entry in batch))
-        link = configure_table(db, name)
-        add(db, name, {"a": 1})
-        transact(db, lambda tr: ExportQueue(name).add(tr, "b", 1))
-        Worker(db, app, [name], roles=["combine", "link"]).drain()
-        assert (seen, table_of(link)) == (["b"], [("a", 1)])
 
 
 class TestSharing:
@@ -456,19 +435,18 @@ class TestSharing:
 class TestAbility:
     """A task goes to a worker that can do it."""
 
-    def test_an_exporter_is_called_though_others_have_none(self, db: Any, name: str) -> None:
-        app, seen, changed = cq.App(), set[str](), threading.Condition()
+    def test_a_target_of_the_application_is_called_though_others_have_none(self, db: Any, name: str) -> None:
+        seen, changed = set[str](), threading.Condition()
 
-        @app.exporter(name)
         def send(batch: links.Changes) -> None:
             with changed:
                 seen.update(entry.key for entry in batch)
                 changed.notify_all()
 
-        exports = ExportQueue(name)
+        app = own_link(db, name, send)
         wanted = {f"k{number}" for number in range(50)}
         with running(Worker(db, app)), running(Worker(db)):
-            transact(db, lambda tr: exports.add_many(tr, [(key, 1) for key in wanted]))
+            transact(db, lambda tr: links.add(tr, name, dict.fromkeys(wanted, 1)))
             with changed:
                 assert changed.wait_for(lambda: seen == wanted, SECONDS)
 
@@ -486,11 +464,9 @@ class TestAbility:
                 seen.update(entry.key for entry in batch)
                 changed.notify_all()
 
-        exports, apps = ExportQueue(name), [cq.App(), cq.App()]
-        for app, exporter in zip(apps, (fail, send), strict=True):
-            app.exporter(name)(exporter)
+        apps = [own_link(db, name, fail), own_link(db, name, send)]
         wanted = {f"k{number}" for number in range(50)}
-        transact(db, lambda tr: exports.add_many(tr, [(key, 1) for key in wanted]))
+        transact(db, lambda tr: links.add(tr, name, dict.fromkeys(wanted, 1)))
         with (
             running(Worker(db, apps[0], beat=0.05)),
             running(Worker(db, apps[1], beat=0.05)),
