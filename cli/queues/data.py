@@ -223,7 +223,7 @@ def _add_log(options: AddOptions, queue: str, visits: VisitLog, follower: LogFol
     options.answer(text, queue=queue, added=added, outside=outside, skipped=skipped)
 
 
-@commands.command("get", examples=["cq get words hello --pending"])
+@commands.command("get", examples=["cq get words hello --pending", "cq get levels -- -5"])
 def get(
     options: AppOptions,
     queue: Queue,
