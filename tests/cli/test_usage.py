@@ -195,21 +195,6 @@ def test_bytes_that_are_no_utf8_are_an_error_like_others(here: Here, cli: Cli) -
     assert ended.err.count("\n") == 1
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(here: Here, cli: Cli, db: Any) -> None:
-    cq.configure(db, "words")
-    add(db, "words", {f"word {number}": 1 for number in range(20_000)})
-    drain(db)
-
-    process = cli.start("items", "words")
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith(b"word ")
-    process.stdout.close()
-
-    assert process.wait() == 0
-    assert process.stderr is not None
-    assert process.stderr.read() == b""
-
-
 def test_an_encoding_that_lacks_a_character_loses_nothing(here: Here, cli: Cli) -> None:
     cli.environment["PYTHONIOENCODING"] = "latin-1"
     here("configure", "words", "--combiner", "sum")
