@@ -141,16 +141,6 @@ def test_the_rows_that_the_worker_of_an_outbox_has_read_are_shown(here: Here, db
     assert "2,000+" in shown
 
 
-def test_what_is_in_order_is_ok_and_ends_with_0(here: Here) -> None:
-    here("configure", "words", "--combiner", "sum")
-
-    ended = here("doctor")
-
-    assert (ended.status, ended.err) == (0, "")
-    assert {line[:7] for line in ended.out.splitlines()} == {"OK     "}
-    assert "OK     queue words: active, buckets: 1\n" in ended.out
-
-
 def test_what_is_to_be_done_is_said_and_ends_with_1(here: Here) -> None:
     here("configure", "words", "--export", "counts")
     here("pause", "words")
