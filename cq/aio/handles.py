@@ -19,6 +19,7 @@ from cq.feeds.feed import Feed
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.queue.combine_queue import CombineQueue
+from cq.queue.packing import split_pairs
 from cq.queue.shared_adds import AddCall, shared_adds
 from cq.queue.shared_asks import AskCall, answer_to
 from cq.store.api import Database
@@ -108,7 +109,7 @@ async def _add_now(
     once: str | bytes | None = None,
 ) -> None:
     """`CombineQueue.add_now`; a call that waits for that of another task is no more than a future."""
-    await _shared(queue.name, db, AddCall(updates, once))
+    await _shared(queue.name, db, AddCall(*split_pairs(updates), once))
 
 
 async def _ask_now(queue: CombineQueue[K, V], db: Database, *args: Any, **kwargs: Any) -> Any:

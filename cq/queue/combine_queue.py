@@ -135,7 +135,7 @@ class CombineQueue(Generic[K, V]):
                 `once` can then be repeated safely.
             StoreError: this is unknown, since the task that committed them with its own was cancelled.
         """
-        add_now(db, self.name, AddCall(updates, once))
+        add_now(db, self.name, AddCall(*split_pairs(updates), once))
 
     def ask(self, tr: Transaction, key: K, request: Any, once: str | bytes | None = None) -> str:
         """Queue a request for the queue's decider, as a part of the transaction, and return its ticket.

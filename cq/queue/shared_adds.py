@@ -29,7 +29,6 @@ from cq.encoding import codec
 from cq.errors import InvalidData, StoreError
 from cq.queue.adds import PackedAdd, config_for_adds, times_now
 from cq.queue.limits import refuse_if_full
-from cq.queue.packing import split_pairs
 from cq.store.api import Database, Transaction, is_local
 from cq.store.mistakes import refuse_unless_database
 from cq.store.transact import transact_chained
@@ -53,7 +52,7 @@ class AddCall:
     """One call of `add_now`.
 
     Args:
-        updates: as for `CombineQueue.add`; raises `WrongType` and `OneShotIterable`.
+        keys, values: its updates, as of `split_pairs`.
         once: its operation id, or None; raises `InvalidData`.
 
     Attributes:
@@ -65,8 +64,8 @@ class AddCall:
 
     __slots__ = ("done", "error", "group", "is_abandoned", "keys", "operation", "values")
 
-    def __init__(self, updates: object, once: str | bytes | None) -> None:
-        self.keys, self.values = split_pairs(updates)
+    def __init__(self, keys: list[Any], values: list[Any], once: str | bytes | None) -> None:
+        self.keys, self.values = keys, values
         self.operation = None if once is None else codec.encode_operation(once)
         self.group: AddGroup | None = None
         self.error: Exception | None = None

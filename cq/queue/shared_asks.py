@@ -56,7 +56,7 @@ class AskCall(AddCall):
         withdraw: bool = False,
     ) -> None:
         self.request = Request(request, operation_of(key, once))
-        super().__init__([(key, self.request)], self.request.operation)
+        super().__init__([key], [self.request], self.request.operation)
         self.withdraw = withdraw
         self.answer: StoredAnswer | None = None
         self.is_late = False
