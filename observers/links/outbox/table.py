@@ -176,12 +176,6 @@ class OutboxTables:
         query = sa.select(table.id, size.label("size"), table.added_at)
         return query.where(self._to_move(queue)).order_by(table.id).limit(BATCH_ROWS)
 
-    def has_rows(self, conn: sa.Connection, queue: str) -> bool:
-        """Whether there are rows to move."""
-        return (
-            conn.execute(sa.select(self.rows.c.id).where(self._to_move(queue)).limit(1)).first() is not None
-        )
-
     def delete(self, conn: sa.Connection, ids: Sequence[int], until: str) -> int:
         """Delete the rows with these ids that were added until a time, in ISO 8601; returns their number."""
         table = self.rows.c

@@ -36,12 +36,10 @@ from cq.observers.links.outbox.state import (
     OutboxState,
     existing_settings,
     new_batch,
-    notify,
     number_of,
     read_state,
 )
 from cq.observers.links.outbox.table import LONGEST_ROW, OutboxFence, OutboxRow, OutboxTables, seconds_since
-from cq.observers.links.outbox.watch import RowWatch
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.state import PAUSED, read_control, read_stopped
 from cq.observers.links.target import LinkStopped, OutdatedBatch
@@ -59,6 +57,8 @@ from cq.store.transact import transact
 _ROW_BYTES: Final = 20  # of a row's id in the state
 FULL_SECONDS: Final = 1.0
 """How soon to try again to add to a full queue."""
+POLL_SECONDS: Final = 0.2
+"""How often to look whether an empty table has rows."""
 
 
 @dataclass(slots=True)
@@ -188,12 +188,7 @@ class OutboxTask(NotedTask):
         self.backlog: SourceBacklog | None = None
         self._finished = b""
         self._source = source
-        self._watch = RowWatch(
-            source.database,
-            source.schema,
-            queue,
-            lambda: transact(db, lambda tr: notify(tr, queue), write_only=True),
-        )
+        self._polls = False
 
     def __str__(self) -> str:
         return f"outbox of queue {self.queue!r}"
@@ -204,14 +199,16 @@ class OutboxTask(NotedTask):
         waits = read_stopped(tr, self.keys) is not None or read_control(tr, self.keys).paused
         return waits or (full is not None and full.mode == "raise")
 
+    def enter(self, worker: bytes) -> None:
+        self._polls = bool(worker)  # a drain ends once the table is empty
+
     def end(self) -> None:
         """Close the connections to the application's database: the worker leaves the outbox."""
-        self._watch.stop()
         self._source.database.close()
         self.backlog = None  # another worker reads the table now
 
     def _step(self) -> float:
-        """Move one batch; returns 0.0 if there may be more rows, `DONE` if there are none."""
+        """Move one batch; returns 0.0 if there may be more rows, else the time of the next look, or `DONE`."""
         begun = runtime.monotonic()
         read = transact(self.db, self._read)
         if read.paused:
@@ -228,9 +225,9 @@ class OutboxTask(NotedTask):
             transact(self.db, lambda tr: tr.clear(self.keys.stopped))  # the fence is as expected now
         if not rows:
             self._clear_note()
-            transact(self.db, lambda tr: self._forget(tr, read))
-            self._watch.start()
-            return DONE
+            if state.ids or read.notification is not None:
+                transact(self.db, lambda tr: self._forget(tr, read))
+            return POLL_SECONDS if self._polls else DONE
         batch = new_batch(state.batch)
         try:
             moved, content = transact(self.db, lambda tr: self._move(tr, state, batch, rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import sqlalchemy as sa
 import cq
 from cq import admin
 from cq.keys.link import OUTBOX, OutboxKeys
-from cq.observers.links.outbox import watch
 from cq.observers.links.outbox.operate import (
     init,
     opened,
@@ -27,9 +25,8 @@ from cq.observers.links.registry import pause_link
 from cq.observers.links.target import LinkFailed
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
-from cq.store import version_chain
 from cq.store.transact import transact
-from tests.kit.faults import ChainedDatabase, Overtaken
+from tests.kit.faults import Overtaken
 from tests.kit.queues import stored
 from tests.kit.sized import MOST, Sized
 from tests.observers.outbox.outboxhelpers import (
@@ -457,29 +454,6 @@ def test_a_worker_without_the_url_leaves_the_outbox_to_others(
     assert dict(cq.CombineQueue(name).scan(db)) == {"b": 1}
     assert failing.state == "failing"
     assert "application's database" in failing.error
-
-
-def test_only_the_notification_of_new_rows_begins_at_an_earlier_commit_of_its_process(
-    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is blind. A move decides also by what it reads which rows it sets aside."""
-    monkeypatch.setattr(version_chain, "CHAIN_SECONDS", 3600.0)
-    monkeypatch.setattr(watch, "POLL_SECONDS", 0.01)
-    configure(db, name)
-    chained, notified = ChainedDatabase(db), threading.Event()
-    cq.CombineQueue(name).add_now(chained, {"a": 1})
-    task = outbox_task(chained, name)
-    while task.run() >= 0.0:
-        assert not task.problem
-    transact(db, lambda tr: tr.watch(task.notification)).on_ready(lambda _: notified.set())
-    insert(name, {"a": 10})
-    assert notified.wait(60)
-    while task.run() >= 0.0:
-        assert not task.problem
-    task.end()
-
-    assert chained.chained == [f"cq-outbox-{name}"]
-    assert values(db, name) == {"a": 11}
 
 
 def test_rows_of_queues_without_an_outbox_are_counted(db: Any, name: str, reporting_url: str) -> None:

@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from cq.observers.links.failure_note import NotedTask
 from cq.observers.links.outbox.operate import opened
 from cq.observers.links.outbox.table import OutboxTables
-from cq.observers.links.outbox.watch import RowWatch
 from cq.observers.links.target import LinkFailed
 from tests.kit.stores import db as db
 from tests.observers.outbox.outboxhelpers import (
@@ -131,7 +130,7 @@ class Drill:
             self.stops.append(str(error))
             return 0.0
 
-        with patch.object(NotedTask, "_stop", stopped), patch.object(RowWatch, "start", lambda self: None):
+        with patch.object(NotedTask, "_stop", stopped):
             for _ in range(ROUNDS):
                 self._insert()
                 self._run(self.rng.randrange(2))
