@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options, Queue, argument, option
-from cq.cli.shared.output import age, print_line, quantity
-from cq.cli.shared.table import NO_VALUE, ShownColumn
+from cq.cli.shared.options import Options, Queue, option
+from cq.cli.shared.output import print_line, quantity
 from cq.observers.links.outbox.state import DEFAULT_ENV, OutboxSettings
 from cq.observers.links.registry import opened_outbox
 from cq.observers.links.spec import checked_env
 
-_COLUMNS: Final = (
-    ShownColumn("queue", lambda each: each.name, is_number=False),
-    ShownColumn("rows", lambda each: NO_VALUE if each.rows is None else f"{each.rows:,}"),
-    ShownColumn("oldest", lambda each: age(each.oldest_seconds)),
-    ShownColumn("set aside", lambda each: NO_VALUE if each.aside is None else f"{each.aside:,}"),
-    ShownColumn("state", lambda each: each.state, is_number=False),
-)
 commands = CommandSet("outbox", "Add rows of a table in an application's database to a queue.")
 
 
@@ -52,24 +44,6 @@ def init(
     options.answer(text, queue=queue, created=created)
 
 
-@commands.command("list", examples=["cq outbox list", "cq outbox list words --json"])
-def show_list(
-    options: Options,
-    queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all queues with an outbox.")] = None,
-) -> None:
-    """List the outboxes with their backlogs and errors.
-
-    For each: its waiting rows and the age of the oldest one. States: `active`. `failing`: workers retry. `stopped`: the
-    operator must make a decision; the error describes the options. `no outbox`: rows of another queue in the same
-    table, which no worker moves. With --json one line per queue.
-    """
-    from cq.observers.links.outbox import operate  # late: it imports SQLAlchemy
-
-    statuses = operate.statuses(options.read_store(), queue)
-    options.print_list(statuses, _COLUMNS, "no queue has an outbox: begin with `cq outbox init QUEUE`")
-    options.note_errors((each.name, each.error) for each in statuses)
-
-
 @commands.command("aside", examples=["cq outbox aside words --json"])
 def aside(options: Options, queue: Queue) -> None:
     """List the first 1,000 rows that the queue refuses, with the error.
@@ -89,22 +63,6 @@ def retry(options: Options, queue: Queue) -> None:
     with opened_outbox(options.open_store(), queue) as opened:
         number = opened.retry()
     options.answer(f"workers add {quantity(number, 'row')} again", queue=queue, rows=number)
-
-
-@commands.command("rebase", examples=["cq outbox rebase words"])
-def rebase(options: Options, queue: Queue) -> None:
-    """Continue an outbox after a restore of a database.
-
-    Use it for an outbox that is stopped because one of the databases was restored to an earlier state. Workers then
-    add each row that the table has now, also rows that they added before the restore. Delete rows that must not be
-    added before you run it.
-    """
-    with opened_outbox(options.open_store(), queue) as opened:
-        rebased = opened.rebase()
-    text = f"the outbox of queue {queue!r} continues with the rows in the table"
-    options.answer(
-        text if rebased else "both databases agree: nothing is changed", queue=queue, rebased=rebased
-    )
 
 
 @commands.command("remove", examples=["cq outbox remove words"])

@@ -114,12 +114,12 @@ class Finding(Enum):
         "Read the errors, repair the cause, and rebuild the link.",
         "cq link aside {name}",
     )
-    OUTBOX = _OUTBOX, Level.WARNING, _TRIED_AGAIN, "cq outbox list {name}"
+    OUTBOX = _OUTBOX, Level.WARNING, _TRIED_AGAIN, "cq link list {name}"
     OUTBOX_STOPPED = (
         _OUTBOX,
         Level.PROBLEM,
-        "The error says why. Repair the cause; then `cq outbox rebase` continues it.",
-        "cq outbox list {name}",
+        "The error says why. Repair the cause; then `cq link rebase` continues it.",
+        "cq link list {name}",
     )
     LINK_LATE = (
         _LINK,
@@ -131,7 +131,7 @@ class Finding(Enum):
         _OUTBOX,
         Level.WARNING,
         "Run a worker with the role `outbox` and the URL of the database; else the database is too slow.",
-        "cq outbox list {name}",
+        "cq link list {name}",
     )
     FEED = _FEED, Level.PROBLEM, "Start a worker for this feed.", "cq worker {name} --only deliver"
     DEAD_WORKER = _WORKER, Level.NOTE, "No other worker does all of its work: start another one.", ""

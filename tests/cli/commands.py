@@ -96,8 +96,6 @@ RUNS = {
     "link verify": "link verify words --wait 0",
     "outbox aside": "outbox aside words",
     "outbox init": "outbox init words",
-    "outbox list": "outbox list",
-    "outbox rebase": "outbox rebase words",
     "outbox remove": "outbox remove words",
     "outbox retry": "outbox retry words",
     "pause": "pause words",

@@ -28,7 +28,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Co
 @pytest.mark.usefixtures("impatient")
 def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Connection) -> None:
     here("configure", "words", "--combiner", "sum")
-    assert here("outbox", "list").out == "no queue has an outbox: begin with `cq outbox init QUEUE`\n"
     assert here("outbox", "init", "words").out == "created cq_outbox, cq_outbox_progress\n"
     assert here("outbox", "init", "words").out == "all tables exist, as expected\n"
     with shop:
@@ -38,25 +37,25 @@ def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Conne
     assert here("worker", "words", "--drain").status == 0
     assert here("get", "words", "a").out == "a\t1\n"
     (row,) = here("outbox", "aside", "words", "--json").rows()
-    (listed,) = here("outbox", "list", "--json").rows()
     doctor = here("doctor").out
     verified = here("verify", "words")
     shop.execute("UPDATE cq_outbox SET update_json = '2'")
     shop.commit()
 
     assert (row["key"], row["update"], row["error"].split(":")[0]) == ('"b"', "no", "update_json is not JSON")
-    assert (listed["rows"], listed["aside"], listed["state"]) == (0, 1, "active")
     assert "rows that the queue refuses: 1: `cq outbox aside words`" in doctor
     assert verified.status == 0, verified.out
     assert here("outbox", "retry", "words").out == "workers add 1 row again\n"
     assert here("worker", "words", "--drain").status == 0
     assert here("get", "words", "b").out == "b\t2\n"
-    assert here("outbox", "rebase", "words").out == "both databases agree: nothing is changed\n"
+    assert here("link", "rebase", "words", "outbox").out == "both databases agree: nothing is changed\n"
     shop.execute("DELETE FROM cq_outbox_progress")
     shop.commit()
     here("worker", "words", "--drain")
     assert "the outbox of queue 'words' is stopped" in here("status").err + here("status").out
-    assert here("outbox", "rebase", "words").out.startswith("the outbox of queue 'words' continues")
+    assert here("link", "rebase", "words", "outbox").out.startswith(
+        "link 'outbox' of queue 'words' continues"
+    )
     assert here("outbox", "remove", "words").out == "queue 'words' has no outbox any more\n"
     assert "has no outbox" in here("outbox", "aside", "words").err
 
@@ -83,16 +82,15 @@ def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
     assert "secret" not in wrong.err
 
 
-def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, db: Any, shop: sqlite3.Connection) -> None:
+def test_doctor_names_rows_of_a_queue_without_an_outbox(
+    here: Here, db: Any, shop: sqlite3.Connection
+) -> None:
     here("configure", "words", "--combiner", "sum")
     here("outbox", "init", "words")
     Membership(db, every=600.0).beat(MemberReport())
     before = here("doctor")
     with shop:
         cq.outbox.add(shop, "wrods", {"a": 1, "b": 1})
-    listed = here("outbox", "list")
-    rows = here("outbox", "list", "--json").rows()
-    named = here("outbox", "list", "words", "--json").rows()
     after = here("doctor")
     with shop:
         cq.outbox.add(shop, "words", {"a": 1})
@@ -100,13 +98,6 @@ def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, db: Any, shop:
 
     assert "OK     outbox table in $CQ_OUTBOX_URL: each row is of a queue with an outbox" in before.out
     assert before.status == 0, before.out
-    assert "no outbox" in listed.out
-    assert "wrods: no worker moves these rows, in $CQ_OUTBOX_URL" in listed.err
-    assert [(row["name"], row["state"], row["rows"]) for row in rows] == [
-        ("words", "active", 0),
-        ("wrods", "no outbox", 2),
-    ]
-    assert [row["name"] for row in named] == ["words"]
     assert (
         "TO DO  outbox table in $CQ_OUTBOX_URL: rows wait for queues that have no outbox: 'wrods' (2)"
         in after.out

@@ -217,7 +217,7 @@ def test_an_outbox_that_fails_or_lacks_its_url_is_left_and_named(
     stopped = here("worker", "--drain")
     assert stopped.status == LEFT
     assert stopped.err.endswith("cq worker: left undone: link 'outbox' of queue 'words'\n")
-    assert here("outbox", "rebase", "words").status == 0
+    assert here("link", "rebase", "words", "outbox").status == 0
     assert here("worker", "--drain").status == 0
     monkeypatch.delenv("CQ_OUTBOX_URL")
     without = cli.run("worker", "--drain")

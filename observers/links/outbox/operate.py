@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from cq import keys
 from cq.config.queue import queue_names, read_config
-from cq.errors import ConfigurationConflict, CorruptData, InvalidConfiguration
+from cq.errors import ConfigurationConflict, CorruptData
 from cq.keys.link import OutboxKeys
 from cq.observers.links.outbox.state import (
     OutboxSettings,
@@ -29,10 +29,9 @@ from cq.observers.links.outbox.state import (
     read_settings,
     read_state,
 )
-from cq.observers.links.outbox.table import OutboxBacklog, OutboxFence, OutboxTables, StrayRows
+from cq.observers.links.outbox.table import OutboxFence, OutboxTables, StrayRows
 from cq.observers.links.outbox.task import OutboxSource, OutboxTask, find_outbox, source_of
 from cq.observers.links.sql.check import create_missing
-from cq.observers.links.state import read_control
 from cq.observers.links.target import LinkFailed
 from cq.outbox import check_schema
 from cq.plain_text import printable
@@ -134,9 +133,11 @@ class OpenOutbox(NamedTuple):
 
     def check(self) -> str:
         """Read the table; returns a line about its rows. Raises `LinkFailed` if an operator should do something."""
-        found = outbox_status(self.db, self.queue)
-        if found.error:
-            raise LinkFailed(f"{found.state}: {found.error}")
+        stopped, error = transact(self.db, lambda tr: read_problem(tr.snapshot, self.queue))
+        if error:
+            raise LinkFailed(f"{'stopped' if stopped else 'failing'}: {error}")
+        with self.source.database.reading() as (conn, dialect):
+            found = OutboxTables.of(dialect, self.source.schema).backlog(conn, self.queue)
         if found.aside:
             raise LinkFailed(
                 f"rows that the queue refuses: {found.aside:,}: `cq outbox aside {self.queue}` shows their errors"
@@ -215,68 +216,22 @@ class OpenOutbox(NamedTuple):
             yield conn, OutboxTables.of(dialect, self.source.schema)
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxStatus:
-    """An outbox.
-
-    Attributes:
-        name: of the queue.
-        state: `active`, `failing`, `stopped` or `paused`.
-        rows: rows to move; None if the table cannot be read.
-        oldest_seconds: the age of the oldest of these.
-        aside: rows set aside.
-        error: the latest error.
-    """
-
-    name: str
-    state: str
-    rows: int | None
-    oldest_seconds: float | None
-    aside: int | None
-    error: str
-
-
-def outbox_status(db: Database, queue: str) -> OutboxStatus:
-    """The status of a queue's outbox; raises `InvalidConfiguration` if it has none."""
-    source = find_outbox(db, queue)
-    stopped, error = transact(db, lambda tr: read_problem(tr.snapshot, queue))
-    found: OutboxBacklog | None = None
-    try:
-        with source.database.reading() as (conn, dialect):
-            found = OutboxTables.of(dialect, source.schema).backlog(conn, queue)
-    except (LinkFailed, InvalidConfiguration) as failure:
-        error = error or str(failure)
-    finally:
-        source.database.close()
-    paused = transact(db, lambda tr: read_control(tr.snapshot, OutboxKeys(queue))).paused
-    state = "stopped" if stopped else "paused" if paused else "failing" if error else "active"
-    if found is None:
-        return OutboxStatus(queue, state, None, None, None, error)
-    return OutboxStatus(queue, state, found.rows, found.oldest_seconds, found.aside, error)
-
-
 def outbox_tables(db: Database) -> dict[OutboxSettings, list[str]]:
     """{table: the queues that have an outbox in it}; without outboxes whose settings are unreadable."""
 
-    found: dict[OutboxSettings, list[str]] = defaultdict(list)
-    for name, settings in _all_settings(db).items():
-        if isinstance(settings, OutboxSettings):
-            found[settings].append(name)
-    return dict(found)
-
-
-def _all_settings(db: Database) -> dict[str, OutboxSettings | CorruptData]:
-    """{queue with an outbox: its settings, or the error if they are unreadable}."""
-
-    def read(tr: Transaction, name: str) -> OutboxSettings | CorruptData | None:
-        try:
+    def read(tr: Transaction, name: str) -> OutboxSettings | None:
+        with suppress(CorruptData):  # the check of the outbox reports it
             return read_settings(tr.snapshot, name)
-        except CorruptData as error:  # the check of the outbox reports it
-            return error
+        return None
 
     names = transact(db, lambda tr: queue_names(tr.snapshot))
-    found = read_each(db, names, read, lambda name: [OutboxKeys(name).settings])
-    return {name: each for name, each in zip(names, found, strict=True) if each is not None}
+    found: dict[OutboxSettings, list[str]] = defaultdict(list)
+    for name, settings in zip(
+        names, read_each(db, names, read, lambda name: [OutboxKeys(name).settings]), strict=True
+    ):
+        if settings is not None:
+            found[settings].append(name)
+    return dict(found)
 
 
 def stray_rows(db: Database, settings: OutboxSettings, queues: Sequence[str]) -> list[StrayRows]:
@@ -297,26 +252,6 @@ def stray_text(strays: Sequence[StrayRows]) -> str:
     shown = ", ".join(f"'{printable(each.queue)}' ({each.rows:,})" for each in strays[:_SHOWN])
     more = f" and {len(strays) - _SHOWN} others" if len(strays) > _SHOWN else ""
     return f"rows wait for queues that have no outbox: {shown}{more}: {_ADVICE}"
-
-
-def statuses(db: Database, queue: str | None = None) -> list[OutboxStatus]:
-    """The status of one outbox; or of all, with the rows of queues without an outbox."""
-    if queue is not None:
-        return [outbox_status(db, queue)]
-    return [*(outbox_status(db, name) for name in _all_settings(db)), *stray_statuses(db)]
-
-
-def stray_statuses(db: Database) -> list[OutboxStatus]:
-    """The rows of queues without an outbox, in all tables that can be read."""
-    found = []
-    for settings, queues in outbox_tables(db).items():
-        with suppress(LinkFailed, InvalidConfiguration):  # the statuses of its outboxes have the error
-            for each in stray_rows(db, settings, queues):
-                error = f"no worker moves these rows, in {place_of(settings)}: {_ADVICE}"
-                found.append(
-                    OutboxStatus(each.queue, "no outbox", each.rows, each.oldest_seconds, None, error)
-                )
-    return found
 
 
 def place_of(settings: OutboxSettings) -> str:

@@ -29,7 +29,7 @@ from cq.config.store_id import ensure_store_id
 from cq.encoding.codec import encode_operation
 from cq.encoding.json_values import key_from_json, value_from_json
 from cq.errors import InvalidData, QueueFull
-from cq.keys.link import OutboxKeys
+from cq.keys.link import OUTBOX, OutboxKeys
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.outbox.state import (
     OutboxSettings,
@@ -377,6 +377,6 @@ def disagreement(queue: str, fence: OutboxFence | None, store: bytes, latest: by
 
 def _advice(queue: str) -> str:
     return (
-        f"Correct the data if you need to, then run `cq outbox rebase {queue}`: workers continue with the rows that "
-        "the table has now, and add each of them"
+        f"Correct the data if you need to, then run `cq link rebase {queue} {OUTBOX}`: workers continue with the "
+        "rows that the table has now, and add each of them"
     )

@@ -13,10 +13,8 @@ from cq.keys.link import OUTBOX, OutboxKeys
 from cq.observers.links.outbox.operate import (
     init,
     opened,
-    outbox_status,
     outbox_tables,
     stray_rows,
-    stray_statuses,
     stray_text,
 )
 from cq.observers.links.outbox.state import OutboxSettings
@@ -171,7 +169,8 @@ def test_bad_rows_stay_in_the_table_with_their_errors_and_delay_no_others(
     insert(name, {"a": 1})
     move(db, name)
     errors = [row[3] for row in opened(db, name).rows_aside()]
-    status = outbox_status(db, name)
+    with pytest.raises(LinkFailed, match="rows that the queue refuses: 5"):
+        opened(db, name).check()
     sql(
         "UPDATE cq_outbox SET key_json = '\"a\"', update_json = '10', operation = NULL WHERE error IS NOT NULL"
     )
@@ -185,7 +184,6 @@ def test_bad_rows_stay_in_the_table_with_their_errors_and_delay_no_others(
         "expected an operation id of 1 to 1,000 bytes (str or bytes), got",
         "the row has more than 700,000 bytes",
     ]
-    assert (status.rows, status.aside, status.state) == (0, 5, "active")
     assert retried == 5
     assert values(db, name) == {"a": 51}
     assert table() == []
@@ -210,7 +208,6 @@ def test_a_row_that_a_level_a_window_or_the_combiner_refuses_delays_no_others(
     move(db, name)
 
     assert [row[0] for row in opened(db, name).rows_aside()] == [2]
-    assert outbox_status(db, name).rows == 0
     assert values(db, name) == {"first": good, "last": good}
 
 
@@ -309,15 +306,15 @@ def test_a_database_that_is_set_back_stops_the_outbox_until_the_operator_decides
     set_back(backup)
     insert(name, {"a": 1})  # the row of the backup
     found = problem(db, name)
-    state = outbox_status(db, name)
+    with pytest.raises(LinkFailed, match=r"^stopped: .* was set back"):
+        opened(db, name).check()
     rebased = opened(db, name).rebase(), opened(db, name).rebase()
     move(db, name)
 
     assert "was set back" in found
     assert "application's database lacks" in found
-    assert (state.state, state.error) == ("stopped", found)
     assert rebased == (True, False)
-    assert outbox_status(db, name).state == "active"
+    assert opened(db, name).check() == "rows to add: 0"
     assert values(db, name) == {"a": 12}
 
 
@@ -343,7 +340,7 @@ def test_a_store_that_is_set_back_stops_the_outbox(db: Any, name: str, reporting
     found = problem(db, name)
 
     assert "the store was set back" in found
-    assert "cq outbox rebase" in found
+    assert "cq link rebase" in found
 
 
 def test_rows_that_vanish_before_they_are_deleted_stop_the_outbox(
@@ -449,11 +446,10 @@ def test_a_worker_without_the_url_leaves_the_outbox_to_others(
     monkeypatch.delenv(URL_ENV)
     cq.transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"b": 1}))
     Worker(db, queues=[name]).drain()
-    failing = outbox_status(db, name)
+    with pytest.raises(LinkFailed, match=r"^failing: .*application's database"):
+        opened(db, name).check()
 
     assert dict(cq.CombineQueue(name).scan(db)) == {"b": 1}
-    assert failing.state == "failing"
-    assert "application's database" in failing.error
 
 
 def test_rows_of_queues_without_an_outbox_are_counted(db: Any, name: str, reporting_url: str) -> None:
@@ -469,13 +465,11 @@ def test_rows_of_queues_without_an_outbox_are_counted(db: Any, name: str, report
     left = opened(db, removed).remove()
     tables = outbox_tables(db)
     (found,) = [stray_rows(db, settings, queues) for settings, queues in tables.items()]
-    statuses = [(each.name, each.state, each.rows) for each in stray_statuses(db)]
 
     assert left == 1
     assert tables == {SETTINGS: [name]}
     assert [(each.queue, each.rows) for each in found] == [(removed, 1), ("typo", 2)]
     assert f"'{removed}' (1), 'typo' (2)" in stray_text(found)
-    assert statuses == [(removed, "no outbox", 1), ("typo", "no outbox", 2)]
 
 
 @pytest.mark.parametrize("rest", [b"o", b"b", b"k", b"f", b"s", b"other"])
