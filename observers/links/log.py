@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import cbor2
@@ -118,26 +118,11 @@ class QueuedEntries:
     is_ahead: bool = False
 
 
-class _Counters:
-    """Counters that distinguish and order the entries of one transaction; thread-safe.
-
-    They start at a random number in each process. So no two entries ever have the same sequence, even if a store is
-    set back and assigns a version twice.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._next = int.from_bytes(runtime.token_bytes(8)) >> 2
-
-    def take(self, count: int) -> int:
-        """Reserve `count` consecutive numbers; returns the first."""
-        with self._lock:
-            first = self._next
-            self._next += count
-            return first
-
-
-_counters: Final = _Counters()
+_COUNTED: Final = 1 << 16
+"""More than a row has entries, whose counters follow that of the row."""
+# Counters order the rows of a transaction. They start at a random number in each process: so no two entries ever have
+# the same sequence, even if a store is set back and assigns a version twice.
+_counters: Final = count(int.from_bytes(runtime.token_bytes(8)) >> 2, _COUNTED)
 
 
 def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
@@ -172,9 +157,9 @@ def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
     """Encode entries as one row, or one large entry as several pieces."""
     data = dumps(content)  # every part has been checked
     if len(data) <= _PIECE_BYTES:
-        return [(_counters.take(len(content) // 2), _WHOLE + data)]
+        return [(next(_counters), _WHOLE + data)]
     pieces = [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]
-    first = _counters.take(len(pieces))
+    first = next(_counters)
     kinds = [_PIECE] * (len(pieces) - 1) + [_LAST_PIECE]
     return [
         (first + number, kind + piece) for number, (kind, piece) in enumerate(zip(kinds, pieces, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -201,20 +202,29 @@ class TestTables:
         assert any(words in problem for problem in problems(db, name))
         assert table_of(report) == [("z", 4)]
 
+    @pytest.mark.parametrize("looks", [1, 2])
     @pytest.mark.parametrize("is_same", [True, False], ids=["another worker", "another link"])
     @pytest.mark.parametrize("reporting_url", ["postgresql", "mariadb"], indirect=True)
     def test_a_table_is_claimed_once_by_those_who_begin_at_the_same_time(
-        self, db: Any, name: str, reporting_url: str, is_same: bool, monkeypatch: pytest.MonkeyPatch
+        self,
+        db: Any,
+        name: str,
+        reporting_url: str,
+        is_same: bool,
+        looks: int,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        """Another one claims it after this one has looked for its feeder once, or twice."""
         target, first = target_of(configure(db, name)), name if is_same else f"{name}-2"
         configure(db, first)
         change(db, first, 4)
-        owner = ProgressTables.owner
+        owner, looked = ProgressTables.owner, count(1)
 
         def outrun(*given: Any, **how: Any) -> Any:
-            monkeypatch.setattr(ProgressTables, "owner", owner)
             found = owner(*given, **how)
-            work(db, first)
+            if next(looked) == looks:
+                monkeypatch.setattr(ProgressTables, "owner", owner)
+                work(db, first)
             return found
 
         monkeypatch.setattr(ProgressTables, "owner", outrun)

@@ -94,7 +94,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     violation = ""
     # What is counted in a process begins anew with each run.
     adds._counter = count()  # type: ignore[misc]
-    log._counters._next = 0
+    log._counters = count(0, log._COUNTED)  # type: ignore[misc]
     messages._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)
     logging.disable(logging.CRITICAL)  # what goes wrong here is meant to

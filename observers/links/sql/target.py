@@ -189,14 +189,15 @@ class SqlTarget(Target):
             with self.reporting.transaction() as (conn, dialect):
                 check(conn, dialect, self.definition, self.feeder)
                 own = ProgressTables.of(dialect, self.definition.schema)
-                self._claim(conn, own)
+                self._check_owner(own.owner(conn, str(self.definition)) or self._claim(conn, own))
                 found = own.positions(conn, self.feeder)
                 for bucket in range(BUCKETS):
                     if bucket not in found:
                         own.insert_if_missing(conn, self.feeder, bucket)
             self._is_prepared = True
 
-    def _claim(self, conn: sa.Connection, own: ProgressTables) -> None:
+    def _claim(self, conn: sa.Connection, own: ProgressTables) -> Feeder:
+        """Claim a table that had no feeder; returns the feeder that it has then."""
         table = str(self.definition)
         # In this order: a link writes rows only after it has claimed the table.
         anything = sa.select(sa.literal(1)).select_from(self.definition.table(own.dialect)).limit(1)
@@ -210,7 +211,7 @@ class SqlTarget(Target):
                 )
             own.claim(conn, table, self.feeder)
             owner = own.owner(conn, table) or self.feeder
-        self._check_owner(owner)
+        return owner
 
     def _hold(self, conn: sa.Connection, own: ProgressTables) -> None:
         """Prevent other links from taking over the table until the transaction ends."""

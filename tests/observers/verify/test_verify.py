@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -411,7 +412,9 @@ def test_a_row_of_a_link_that_cannot_be_read_is_kept(db: Any, name: str, linked:
 def test_entries_in_several_rows_are_in_order(
     db: Any, name: str, linked: LinkKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log._counters, "_next", 0)  # there is no sequence before that of the first row
+    monkeypatch.setattr(
+        log, "_counters", count(0, log._COUNTED)
+    )  # there is no sequence before that of the first row
     pairs = [("b", 1), ("a" * 7_000, "x" * 99_000)]
     transact(db, lambda tr: links.add(tr, name, pairs))
 
