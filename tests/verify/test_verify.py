@@ -504,7 +504,7 @@ def test_the_stores_own_keys_are_looked_at(tmp_path: Any) -> None:
 
 
 def test_what_workers_leave_behind_is_no_difference(db: Any, name: str, queue: QueueKeys) -> None:
-    """Notes under a shape, or of a queue, that there is no more; and export queues need no configuration."""
+    """Notes under a shape, or of a queue, that there is no more."""
     gone = QueueKeys(other(queue))
     note = bytes(10) + encoded([])
     put(
@@ -514,7 +514,6 @@ def test_what_workers_leave_behind_is_no_difference(db: Any, name: str, queue: Q
             queue.observer_data(7) + b"n": bytes(10),
             gone.attempt(1, 1, bytes(8)): note,
             gone.observer_data(7) + b"n": bytes(10),
-            gone.prefix + b"ek": bytes(10),
         },
     )
     assert found_in(db, queue) == []
