@@ -72,13 +72,13 @@ def reads_rows_by_a_position() -> Any:
     return patch.object(OutboxTables, "read", read_on)
 
 
-@outboxes.replaces(f"{_TASK}._checked", seed=3, only={"store set back", "table set back"})
+@outboxes.replaces(f"{_TASK}._checked", seed=4, only={"store set back", "table set back"})
 def ignores_the_fence(_: Any, self: Any, fence: Any, expected: Any) -> Any:
     """A worker goes on whatever the fence says."""
     return fence
 
 
-@outboxes.patches(seed=70, only={"deaths", "reads fail"})
+@outboxes.patches(seed=74, only={"deaths", "reads fail"})
 @contextmanager
 def deletes_rows_before_they_are_moved() -> Iterator[None]:
     """A worker deletes the rows that it has read, and then adds them."""
@@ -109,7 +109,7 @@ def moves_without_comparing_the_state(
 
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
-    seed=309,
+    seed=322,
     only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
@@ -118,7 +118,7 @@ def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, 
     return len(ids)
 
 
-@outboxes.replaces(f"{_OPERATE}.read_state", seed=17, only={"send again", "careless", "deaths", "freezes"})
+@outboxes.replaces(f"{_OPERATE}.read_state", seed=20, only={"send again", "careless", "deaths", "freezes"})
 def forgets_the_batch_under_way_at_a_rebase(read: Any, tr: Any, name: str) -> OutboxState:
     """A rebase leaves the rows in the table that a worker has added and not deleted yet."""
     state = read(tr, name)
@@ -131,13 +131,13 @@ def removes_an_outbox_whatever_was_moved(*_: Any) -> OutboxState:
     return OutboxState.of(b"", b"")
 
 
-@outboxes.replaces(f"{_OPERATE}.number_of", seed=106, only={"remove", "store set back"})
+@outboxes.replaces(f"{_OPERATE}.number_of", seed=118, only={"remove", "store set back"})
 def starts_at_a_used_position(*_: Any) -> int:
     """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
     return 0
 
 
-@outboxes.replaces(f"{_TASK}._finish", only={"the table's database fails"}, seed=4)
+@outboxes.replaces(f"{_TASK}._finish", only={"the table's database fails"}, seed=6)
 def notes_the_batch_before_the_commit(finish: Any, self: Any, state: Any, errors: Any) -> None:
     """A worker takes the rows of a batch for deleted before its SQL transaction has committed."""
     self._finished = state.batch
