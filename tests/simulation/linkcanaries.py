@@ -40,7 +40,7 @@ def _goes_on_after(stop: str) -> Iterator[None]:
         yield
 
 
-@links.patches(seed=7, only={"store set back"})
+@links.patches(seed=10, only={"store set back"})
 def misses_a_store_set_back() -> Any:
     """A sender goes on when the target is at an entry that the store does not know."""
     return _goes_on_after("_store_was_set_back")
@@ -52,7 +52,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=62, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=72, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -78,7 +78,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=311, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=330, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -89,7 +89,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=182, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=186, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -97,7 +97,7 @@ def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, cha
 
 @links.replaces(
     "cq.observers.links.sql.target.SqlTarget._apply",
-    seed=206,
+    seed=230,
     only={"send again", "targets are slow", "come and go"},
 )
 def stores_positions_without_comparing(
@@ -126,12 +126,12 @@ def _at_its_position(
 # The beginning of epochs
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=7)
+@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=8)
 def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""
 
 
-@links.replaces("cq.observers.links.task.Keeper._begin", seed=2, also={"send again", "deaths"})
+@links.replaces("cq.observers.links.task.Keeper._begin", seed=3, also={"send again", "deaths"})
 def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     """A keeper stores that a bucket has begun before the target has the position."""
     for batch in batches:
@@ -153,7 +153,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     return begin
 
 
-@links.replaces("cq.observers.links.operate._store_epoch", seed=118, only={"send again", "table set back"})
+@links.replaces("cq.observers.links.operate._store_epoch", seed=119, only={"send again", "table set back"})
 def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
     """A rebase continues in the epoch that there is."""
     tr.clear(link.stopped)
@@ -164,13 +164,13 @@ def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=44, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=45, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=26, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=30, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -182,7 +182,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=223,
+    seed=269,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -205,7 +205,7 @@ def receives_whatever_it_gets(refuses: Any, self: Any, stored: str, data: Any) -
     return not data["entries"] and bool(refuses(self, stored, data))
 
 
-@links.replaces("tests.simulation.hooks.Hook._refuses", only={"hook", "hook set back"}, seed=7)
+@links.replaces("tests.simulation.hooks.Hook._refuses", only={"hook", "hook set back"}, seed=8)
 def receives_positions_without_comparing(refuses: Any, self: Any, stored: str, data: Any) -> bool:
     """A receiver stores a position without entries whatever position it has."""
     return bool(data["entries"]) and bool(refuses(self, stored, data))
@@ -220,7 +220,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=168, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=172, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -239,7 +239,7 @@ def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, belo
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=312, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=344, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
@@ -249,14 +249,14 @@ def _parsed(positions: Iterable[str]) -> list[Position]:
     return [each for each in map(Position.parse, positions) if each is not None]
 
 
-@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=32, only={"send again"})
+@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=51, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True
 
 
 @links.replaces(
-    "cq.observers.links.sender.leave_former_rows", seed=606, only={"send again", "table set back"}
+    "cq.observers.links.sender.leave_former_rows", seed=722, only={"send again", "table set back"}
 )
 def sweeps_values_that_a_target_lost(*_: Any) -> None:
     """After a rebase of an unfinished rebuild, a table that was set back loses the rows that are not sent again."""
