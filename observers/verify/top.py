@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from cq.admin.backfill import read_states
 from cq.app import App
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
@@ -34,9 +33,8 @@ from cq.verify.piece import Difference, Found, Piece, RowCheck, Steps
 from cq.verify.rows import has_missed
 from cq.verify.verification import Verification
 
-_COUNTED: Final = 5_000
-"""The most entries that one transaction counts."""
-_TRIES: Final = 3
+_COUNTED: Final = 100_000
+"""The most entries of a count that are compared with it."""
 _LAST_NUMBER: Final = (1 << 32) - 1
 
 
@@ -48,14 +46,6 @@ def top_of(config: QueueConfig) -> ObserverConfig | None:
 def rebuild(piece: Piece, found: Found) -> None:
     """Rebuild the top from all values, once for all differences."""
     piece.rebuilds.add(NAME)
-
-
-class _Large(NamedTuple):
-    """A count with more entries than one transaction counts: its kind of difference, key, and prefix of entries."""
-
-    kind: str
-    where: bytes
-    prefix: bytes
 
 
 class TopChecks:
@@ -72,7 +62,7 @@ class TopChecks:
         self.problem = ""
         self._app = app or App()
         self._indexes: dict[int, Index | None] = {}
-        self._large: set[_Large] = set()
+        self._is_uncounted = False
 
     # Rows of values and of the index
 
@@ -168,8 +158,8 @@ class TopChecks:
                 return row_check.run(piece, found) if is_configured else None
 
             yield from verification.walk(prefix, prefix_end(prefix), visit)
-        for large in sorted(self._large):
-            yield from _count_slowly(verification, large)
+        if self._is_uncounted:
+            verification.note(f"counts of the top were not compared with more than {_COUNTED:,} entries")
 
     def _check_count(self, piece: Piece, found: Found, keys: TopKeys) -> Steps:
         """Check the number of a group's entries."""
@@ -194,16 +184,17 @@ class TopChecks:
             piece.report("top-rank", found.key, what, fix)
 
     def _compare(self, piece: Piece, kind: str, found: Found, prefix: bytes) -> Steps:
-        """Compare a count with the entries under a prefix: in this piece, or after the walks if there are many."""
+        """Compare a count with the entries under a prefix, unless there are too many to be read at one version."""
         entries = piece.snapshot.get_range(
             prefix, prefix_end(prefix), limit=_COUNTED + 1, streaming_mode=WANT_ALL
         )
         yield None
-        there, count = len(entries.to_list()), _number(found.value)
+        there, count = sum(1 for _ in entries), _number(found.value)
         if there > _COUNTED:
-            self._large.add(_Large(kind, found.key, prefix))
+            self._is_uncounted = True
         elif there != count:
-            piece.report(kind, found.key, _counted(count, there), partial(rebuild, piece, found))
+            what = f"{count:,} entries counted, {there:,} there"
+            piece.report(kind, found.key, what, partial(rebuild, piece, found))
 
     # The index function
 
@@ -237,41 +228,6 @@ def _check_group(piece: Piece, found: Found, keys: TopKeys) -> bytes | None:
     return prefix_end(keys.entries(group))
 
 
-def _count_slowly(verification: Verification, large: _Large) -> Iterator[Difference]:
-    """Compare a count with entries that several transactions count; exact if no pass commits in between."""
-    for _ in range(_TRIES):
-        before, _ = verification.piece(_signature)
-        counted = verification.checked
-        end = prefix_end(large.prefix)
-        yield from verification.walk(large.prefix, end, lambda piece, found: None)
-        entries = verification.checked - counted
-        is_decided, differences = verification.piece(
-            partial(_compare_counted, large=large, entries=entries, before=before)
-        )
-        yield from differences
-        if is_decided:
-            return
-    verification.note(
-        "counts of the top changed too fast to be compared: verify it again while the queue is paused"
-    )
-
-
-def _signature(piece: Piece) -> object:
-    """A token that changes with each pass and each change of the configuration."""
-    tokens = [state.token for config in piece.shapes for state in read_states(piece.snapshot, config)]
-    return piece.config, tokens
-
-
-def _compare_counted(piece: Piece, large: _Large, entries: int, before: object) -> bool:
-    """Compare a count with the number of its entries; return whether they agree, or nothing has changed since."""
-    count = _number(piece.snapshot.get(large.where).value or b"")
-    is_unchanged = _signature(piece) == before
-    if is_unchanged and count != entries:
-        fix = partial(piece.rebuilds.add, NAME)
-        piece.report(large.kind, large.where, _counted(count, entries), fix)
-    return is_unchanged or count == entries
-
-
 def _is_reported(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
     """Whether the value at a place in hash order has been reported to an observer, by its backfill or a pass."""
     config = piece.config
@@ -295,10 +251,6 @@ def _stands(index: Index, key: Any, value: bytes, group: str | None, place: byte
 
 def _number(count: bytes) -> int:
     return int.from_bytes(count, "little", signed=True)
-
-
-def _counted(count: int, there: int) -> str:
-    return f"{count:,} entries counted, {there:,} there"
 
 
 def check_cloud(piece: Piece, found: Found) -> Steps | None:

@@ -190,18 +190,16 @@ def test_a_top_is_built_anew_once_for_all_that_differs(topped: Topped) -> None:
     assert generation == 2
 
 
-def test_a_group_with_more_entries_than_one_transaction_counts(
+def test_a_count_of_more_entries_than_one_transaction_counts_is_not_compared(
     topped: Topped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verifytop, "_COUNTED", 7)
-    assert topped.found() == []
+    monkeypatch.setattr(verifytop, "_COUNTED", 39)
     put(topped.db, {topped.top.count(None): (39).to_bytes(8, "little")})
 
-    found = topped.found(repair=True)
+    found = verification(topped.db, topped.name, app=topped.app)
 
-    assert [(each.kind, each.what) for each in found] == [("top-count", "39 entries counted, 40 there")]
-    drain(topped.db, topped.name)
-    assert topped.found() == []
+    assert list(found.run()) == []
+    assert found.notes == ["counts of the top were not compared with more than 39 entries"]
 
 
 def test_groups_and_scores_of_an_application(db: Any, name: str) -> None:
@@ -241,30 +239,9 @@ def test_a_cloud_that_is_yet_to_be_published_is_in_order(topped: Topped) -> None
     assert [each.kind for each in topped.found()] == ["cloud-different"]
 
 
-def test_counts_that_change_while_they_are_compared_are_not_told(
-    topped: Topped, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verifytop, "_COUNTED", 3)
-    new = iter(range(10_000))
-
-    def change(progress: Verification) -> None:
-        if progress.part == "counts of the top":
-            add(topped.db, topped.name, {f"new {next(new)}": 1})
-            topped.combine()
-
-    found = verification(topped.db, topped.name, app=topped.app)
-    found.progress = change
-
-    assert list(found.run()) == []
-    assert "too fast" in found.notes[0]
-
-
-@pytest.mark.parametrize("after", [1, 4, 7])
-def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
-    topped: Topped, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(topped: Topped, after: int) -> None:
     """No pass is needed for what nobody reads yet to be cleared."""
-    monkeypatch.setattr(verifytop, "_COUNTED", 3)
     admin.rebuild_observer(topped.db, topped.name, "top")
     topped.combine()
     pieces = 0

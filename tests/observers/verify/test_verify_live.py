@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
-
 import cq
 from cq import admin, links
 from cq.app import App
@@ -16,7 +14,6 @@ from cq.observers.builtin import observer_parts
 from cq.observers.links.log import append
 from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
-from cq.observers.verify import top as verifytop
 from cq.observers.verify.link import check_link
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
@@ -28,7 +25,7 @@ from tests.kit.busy import busy
 
 
 def test_what_observers_keep_has_no_differences_while_they_are_told(
-    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, name: str, sqlite_url: str
 ) -> None:
     """Top with ranks and groups, clouds that are published, and a link: also while they are built anew."""
     random.seed(0)
@@ -38,8 +35,6 @@ def test_what_observers_keep_has_no_differences_while_they_are_told(
     app.configure(db, name, buckets=3)
     with opened_link(db, name) as link:
         link.target.create()
-    monkeypatch.setattr(verifytop, "_COUNTED", 20)
-
     with busy(db, name, app, lambda: run_tasks(db, name)) as found:
         for change in (
             lambda: None,
