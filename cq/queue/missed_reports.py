@@ -28,13 +28,11 @@ from cq.observer import Change
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Writer
 from cq.store.bounded_reads import prefix_read, read_at_hashes, scan_rows
-from cq.store.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
-from cq.store.transact import transact
+from cq.store.sizes import clear_bytes, fitting
 
 NOTHING: Final = b""
 """Stored if an observer has received no value of a key, or its deletion: no encoded value is empty."""
 _HASH_BYTES: Final = 4
-_PAGE: Final = 500
 _DUE_BYTES: Final = 200_000
 
 
@@ -207,16 +205,17 @@ def read_missed(
     tr: TransactionRead, name: str, encoded: bytes | None = None, *, limit: int = 0
 ) -> list[tuple[bytes, KeyFailure]]:
     """The keys with missed reports, as [(encoded key, failure)], in hash order; of one key or of all keys."""
-    rows = tr.get_range(*_notes(name, encoded), limit=limit)
+    rows = tr.get_range(*notes_of(name, encoded), limit=limit)
     return [_missed(name, row.key, row.value) for row in rows]
 
 
 def each_missed(db: Database, name: str, encoded: bytes | None = None) -> Iterator[tuple[bytes, KeyFailure]]:
     """What `read_missed` returns, in many transactions."""
-    return (_missed(name, *row) for row in scan_rows(db, *_notes(name, encoded)))
+    return (_missed(name, *row) for row in scan_rows(db, *notes_of(name, encoded)))
 
 
-def _notes(name: str, encoded: bytes | None) -> tuple[bytes, bytes]:
+def notes_of(name: str, encoded: bytes | None) -> tuple[bytes, bytes]:
+    """The range of the notes of one key or of all keys."""
     keys = MissedKeys(name)
     return keys.notes() if encoded is None else (note := keys.note(place(encoded)), after(note))
 
@@ -225,69 +224,22 @@ def _missed(name: str, key: bytes, value: bytes) -> tuple[bytes, KeyFailure]:
     return MissedKeys(name).notes.rest(key)[_HASH_BYTES:], _failure(value)
 
 
-def retry_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
-    """Have workers report the keys with missed reports again, or one of them; returns the number of keys.
+def take_note(tr: Transaction, name: str, encoded: bytes, *, retry: bool) -> bool:
+    """Have workers report a key again, whose note the caller clears, with `retry` and if an observer missed its report.
 
-    Each key is reported to the observers that have not received its value, with the value that they last received as
-    the old one. Raises `QueueNotConfigured`.
+    Returns whether it is reported, or dropped. These reads conflict with a pass that clears the note. Otherwise a retry
+    could be written into a bucket whose state says that it has no notes, and passes over such a bucket do not look for
+    retries.
     """
-    return sum(_each_page(db, name, encoded, retry=True))
-
-
-def drop_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
-    """Clear the errors of missed reports, so that they are no longer listed or retried; returns the number of keys.
-
-    The observers receive these keys with their next updates, with the value that they last received as the old one.
-    """
-    return sum(_each_page(db, name, encoded, retry=False))
-
-
-def _each_page(db: Database, name: str, encoded: bytes | None, *, retry: bool) -> Iterable[int]:
-    is_more = True
-    while is_more:
-        is_more, done = transact(db, lambda tr: _take_notes(tr, name, encoded, retry=retry))
-        yield done
-
-
-def _take_notes(tr: Transaction, name: str, encoded: bytes | None, *, retry: bool) -> tuple[bool, int]:
-    """Clear the next notes; returns whether there are more, and the number of keys dropped or retried."""
-    config = read_config(tr, name)
-    keys = MissedKeys(name)
-    found, is_more = _first_notes(tr, config, encoded)
-    for key in found:
-        tr.clear(keys.note(place(key)))
-    due = [key for key, is_missed in _are_missed(tr, config, found) if is_missed] if retry else []
-    for key in due:
-        tr.set(keys.retry(place(key)), b"")
-    notify(tr, config, {bucket_of(key, config.buckets) for key in due})
-    return is_more, len(due if retry else found)
-
-
-def _first_notes(tr: Transaction, config: QueueConfig, encoded: bytes | None) -> tuple[list[bytes], bool]:
-    """The keys of the first notes, or the given one, as many as one transaction can retry; and whether more exist."""
-    keys = MissedKeys(config.name)
-    if encoded is not None:
-        return [key for key, _ in read_missed(tr, config.name, encoded)], False
-    found: list[bytes] = []
-    size = 0
-    for row in tr.get_range(*keys.notes(), limit=_PAGE):
-        if found and size > PREDICTED_BYTES:
-            return found, True
-        found.append(keys.notes.rest(row.key)[_HASH_BYTES:])
-        size += clear_bytes(row.key) + set_bytes(row.key, 0) + len(config.observers) * conflict_bytes(row.key)
-    return found, len(found) == _PAGE
-
-
-def _are_missed(tr: Transaction, config: QueueConfig, found: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """For each key, whether one of the queue's present observers missed a report of it.
-
-    These reads conflict with a pass that clears the note. Otherwise a retry could be written into a bucket whose state
-    says that it has no notes, and passes over such a bucket do not look for retries.
-    """
-    keys = MissedKeys(config.name)
-    generations = [each.generation for each in config.observers]
-    reads = [(key, [tr.get(keys.received(each, place(key))) for each in generations]) for key in found]
-    return ((key, any(value.present() for value in values)) for key, values in reads)
+    config, keys, where = read_config(tr, name), MissedKeys(name), place(encoded)
+    if not retry:
+        return True
+    reads = [tr.get(keys.received(each.generation, where)) for each in config.observers]
+    is_missed = any(each.present() for each in reads)
+    if is_missed:
+        tr.set(keys.retry(where), b"")
+        notify(tr, config, [bucket_of(encoded, config.buckets)])
+    return is_missed
 
 
 def forget_missed(tr: Transaction, name: str, kept: Collection[int]) -> None:

@@ -17,10 +17,11 @@ from cq.encoding import codec
 from cq.errors import CorruptData, CqError, InvalidData
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys, after
+from cq.keys.missed import MissedKeys
 from cq.plain_text import printable
 from cq.queue.adds import PackedAdd, write_updates
 from cq.queue.ledger import count_added, count_dropped
-from cq.queue.missed_reports import drop_missed, each_missed, read_missed, retry_missed
+from cq.queue.missed_reports import each_missed, notes_of, read_missed, take_note
 from cq.queue.packing import Checked
 from cq.queue.requests import is_request
 from cq.queue.rows import UnreadableRow
@@ -37,6 +38,7 @@ _PIECES_AT_ONCE: Final = 10  # in a transaction of `each_aside`
 _MOST_PIECES: Final = 1_000  # added again or dropped in a transaction
 _USED_BYTES: Final = 200_000
 """Bytes that such a transaction has written when it takes no further piece, which writes up to `PREDICTED_BYTES`."""
+_HASH_BYTES: Final = 4
 ANY: Final = object()
 """Stands for all keys."""
 
@@ -145,8 +147,9 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
             PackedAdd.of_checked(config, Checked([found.encoded_key] * len(some), some)).write(tr)
         return _Used(len(some), codec.encode([found.failure.to_stored(), *left]) if left else None)
 
-    retried = retry_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
-    return retried + sum(_each_piece(db, name, key, add))
+    return retry_missed(db, name, key) + sum(
+        _each_row(db, partial(_range, keys=queue, name=name, key=key), add)
+    )
 
 
 def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
@@ -170,8 +173,26 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
             count_dropped(tr, config, updates)
         return _Used(1)
 
-    dropped = drop_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
-    return dropped + sum(_each_piece(db, name, key, drop))
+    dropped = sum(_each_row(db, partial(_notes, name=name, key=key), partial(_take, name=name, retry=False)))
+    return dropped + sum(_each_row(db, partial(_range, keys=keys, name=name, key=key), drop))
+
+
+def retry_missed(db: Database, name: str, key: Any = ANY) -> int:
+    """Have workers report the keys with missed reports again, or one of them; returns the number of keys.
+
+    Each key is reported to the observers that have not received its value, with the value that they last received as
+    the old one. Raises `QueueNotConfigured`.
+    """
+    return sum(_each_row(db, partial(_notes, name=name, key=key), partial(_take, name=name, retry=True)))
+
+
+def _notes(tr: Transaction, name: str, key: Any) -> tuple[bytes, bytes]:
+    return notes_of(name, _encoded(tr, name, key))
+
+
+def _take(tr: Transaction, note: bytes, value: bytes, name: str, *, retry: bool) -> _Used:
+    encoded = MissedKeys(name).notes.rest(note)[_HASH_BYTES:]
+    return _Used(int(take_note(tr, name, encoded, retry=retry)))
 
 
 def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[bytes, Any]]:
@@ -206,19 +227,22 @@ def _added_bytes(found: Aside) -> Iterator[int]:
     return (each + len(codec.encode(update)) for update in found.updates)
 
 
-def _each_piece(
-    db: Database, name: str, key: Any, use: Callable[[Transaction, bytes, bytes], _Used]
+def _each_row(
+    db: Database,
+    range_of: Callable[[Transaction], tuple[bytes, bytes]],
+    use: Callable[[Transaction, bytes, bytes], _Used],
 ) -> Iterator[int]:
-    """Call `use` for each piece, and remove the used part in the same transaction; yields the numbers used.
+    """Call `use` for each row of a range, and remove the used part in the same transaction; yields the numbers used.
 
-    A transaction uses many small pieces. If one of them is refused, the pieces before it are used one by one, and then
-    those after it. At the end it raises `InvalidData` about the refused ones.
+    The rows are pieces that are set aside, or notes of missed reports. A transaction uses many small ones. If one of
+    them is refused, the rows before it are used one by one, and then those after it. At the end it raises `InvalidData`
+    about the refused ones.
     """
-    keys, tried = QueueKeys(name), list[bytes]()
+    tried = list[bytes]()
 
     def step(tr: Transaction, begin: bytes | None, most: int) -> tuple[bytes, int] | None:
         tried.clear()
-        first, end = _range(tr, keys, name, key)
+        first, end = range_of(tr)
         # Not a snapshot read: two concurrent retries must not both use a piece.
         return _use_some(tr, tr.get_range(begin or first, end, limit=most), use, tried)
 

@@ -22,7 +22,8 @@ from cq.observers.telemetry.bus import subscribe
 from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import PassPlan
-from cq.queue.missed_reports import read_missed, retry_missed
+from cq.queue.missed_reports import read_missed
+from cq.queue.set_aside import retry_missed
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify

@@ -16,8 +16,8 @@ from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.missed import MissedKeys
 from cq.queue.bucket_state import BucketState
-from cq.queue.missed_reports import _take_notes, forget_missed, renewed, retry_missed
-from cq.queue.set_aside import drop_aside, retry_aside
+from cq.queue.missed_reports import forget_missed, renewed, take_note
+from cq.queue.set_aside import drop_aside, retry_aside, retry_missed
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
@@ -220,7 +220,7 @@ def test_a_renewed_state_of_a_bucket_without_a_pass_says_that_reports_may_be_mis
 def test_a_retry_conflicts_with_a_pass_that_reports_the_key(backfilled: Backfilled) -> None:
     db, name = backfilled.db, backfilled.name
     tr = db.create_transaction()
-    assert _take_notes(tr, name, None, retry=True) == (False, 1)
+    assert take_note(tr, name, codec.encode("ann"), retry=True)
     add(db, name, {"ann": 1})
     backfilled.drain()
     assert missed(db, name) == []

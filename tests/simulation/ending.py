@@ -24,8 +24,7 @@ from cq.observers.telemetry.totals import Counts
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification
-from cq.queue.missed_reports import retry_missed
-from cq.queue.set_aside import read_aside
+from cq.queue.set_aside import read_aside, retry_missed
 from cq.store.transact import transact
 from tests.simulation.application import FEED, LENGTHS, SUMS, TABLE, TEXTS, TOP, app
 from tests.simulation.drill import Drill

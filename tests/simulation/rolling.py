@@ -24,9 +24,9 @@ from cq.admin.purging import purging_buckets
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUp, RollUpLevel
 from cq.passes.plan import Limits
-from cq.queue.missed_reports import retry_missed
 from cq.queue.pending import read_pending_rows
 from cq.queue.rows import timed
+from cq.queue.set_aside import retry_missed
 from cq.store.transact import transact
 from cq.windows import Window
 from tests.simulation.application import Raised
