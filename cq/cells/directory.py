@@ -54,23 +54,16 @@ def add_users(tr: Transaction, name: str, number: int) -> None:
     tr.add(keys.count(name), keys.packed_count(number))
 
 
-@dataclass(frozen=True, slots=True)
-class CellStatus:
-    """A cell in the directory.
+@dataclass(frozen=True, kw_only=True)
+class CellStatus(Cell):
+    """A cell in the directory, with the attributes of its entry, see `Cell`.
 
     Attributes:
-        name, url, weight, state, max_users, number, web, load: see `Cell`.
+        name: its name.
         users: number of users in it, and on their way to it.
     """
 
     name: str
-    url: str
-    weight: int
-    state: str
-    max_users: int | None
-    number: int
-    web: str
-    load: float | None
     users: int
 
     @property
@@ -351,7 +344,7 @@ def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStat
 
 
 def _status(name: str, cell: Cell, users: Value) -> CellStatus:
-    return CellStatus(name, **vars(cell), users=keys.count_of(users.value))
+    return CellStatus(name=name, **vars(cell), users=keys.count_of(users.value))
 
 
 def _fill_of(stored: bytes | None) -> str:

@@ -323,18 +323,13 @@ class QueueConfig:
                 "audit": self.audit,
                 "audits": self.audits,
                 "window": self.window,
-                **self._optional_parts(),
+                "expiry": self.expiry,
+                "rollup": self.rollup.levels if self.rollup else None,
+                "level_of": self.level_of.to_stored() if self.level_of else None,
+                "conversion": self.conversion,
+                "decider": self.decider,
             }
         )
-
-    def _optional_parts(self) -> dict[str, Any]:
-        """The parts of the stored form that only queues with these features have."""
-        parts: dict[str, Any] = {"expiry": self.expiry}
-        parts["rollup"] = self.rollup.levels if self.rollup else None
-        parts["level_of"] = self.level_of.to_stored() if self.level_of else None
-        parts["conversion"] = self.conversion
-        parts["decider"] = self.decider
-        return {what: part for what, part in parts.items() if part is not None}
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> QueueConfig:

@@ -65,11 +65,8 @@ class Documents:
         wanted = _without_zeros(counts)
         if _parts_for(read_config(tr.snapshot, self.queue.name), wanted) > 1:
             raise TooLarge(f"{len(wanted):,} items do not fit into one transaction: store them with `put`")
-        self._refuse_if_hidden(tr, document)
-        is_new = not self._is_in_one_part(tr, document)
-        updates = self._replace(tr, document, 0, wanted)
-        if is_new:
-            tr.set(self._keys.document(document), codec.encode(1))
+        self._is_in_one_part(tr, document)
+        updates = self._put_part(tr, document, 1, 0, wanted) or 0
         note_writes(tr, self._keys.document(document))
         return updates
 
@@ -79,7 +76,6 @@ class Documents:
         Raises the errors of `set`.
         """
         self._check(document)
-        self._refuse_if_hidden(tr, document)
         if not self._is_in_one_part(tr, document):
             return 0
         updates = self._replace(tr, document, 0, {})
@@ -108,7 +104,10 @@ class Documents:
             if stored not in (None, parts):
                 updates += self.remove(db, document)
             split = _split(wanted, parts)
-            results = [self._put_part(db, document, parts, number, part) for number, part in enumerate(split)]
+            put = partial(self._put_part, document=document, parts=parts)
+            results = [
+                transact(db, partial(put, number=number, counts=part)) for number, part in enumerate(split)
+            ]
             updates += sum(result or 0 for result in results)
             if None not in results:
                 # None: a concurrent caller has changed the number of parts, so start again.
@@ -119,7 +118,8 @@ class Documents:
         self._check(document)
         updates = 0
         while (parts := transact(db, lambda tr: self._parts(tr, document))) is not None:
-            emptied = [self._put_part(db, document, parts, number, {}) for number in range(parts)]
+            empty = partial(self._put_part, document=document, parts=parts, counts={})
+            emptied = [transact(db, partial(empty, number=number)) for number in range(parts)]
             updates += sum(result or 0 for result in emptied)
             if None not in emptied:
                 transact(db, partial(self._forget, document=document, parts=parts))
@@ -143,14 +143,24 @@ class Documents:
         if not isinstance(document, bytes) or not 0 < len(document) <= codec.MAX_KEY_BYTES:
             raise InvalidData(f"expected a document id of 1 to 8,000 bytes, got: {codec.brief(document)}")
 
-    def _refuse_if_hidden(self, tr: Transaction, document: bytes) -> None:
-        """Raise `WritesUnreadable` if the transaction has changed the document and cannot read its own writes."""
+    def _is_in_one_part(self, tr: Transaction, document: bytes) -> bool:
+        """Whether there is such a document.
+
+        Raises `TooLarge` if it has more than one part, and `WritesUnreadable` if the transaction has changed it and
+        cannot read its own writes.
+        """
         unused = self._keys.document(runtime.token_bytes(_UNUSED_BYTES))
         if hides_writes(tr, self._keys.document(document), unused):
             raise WritesUnreadable(
                 f"document {document!r} was changed in the same transaction, which hides its own writes "
                 "(read_your_writes_disable): change it once, or leave that option out"
             )
+        parts = self._parts(tr, document)
+        if parts is not None and parts > 1:
+            raise TooLarge(
+                f"document {document!r} was stored in {parts} parts: use `put` and `remove` for it"
+            )
+        return parts is not None
 
     def _parts(self, tr: TransactionRead, document: bytes) -> int | None:
         header = tr.get(self._keys.document(document)).value
@@ -163,29 +173,17 @@ class Documents:
             )
         return parts
 
-    def _is_in_one_part(self, tr: TransactionRead, document: bytes) -> bool:
-        """Whether there is such a document; raises `TooLarge` if it has more than one part."""
-        parts = self._parts(tr, document)
-        if parts is not None and parts > 1:
-            raise TooLarge(
-                f"document {document!r} was stored in {parts} parts: use `put` and `remove` for it"
-            )
-        return parts is not None
-
     def _put_part(
-        self, db: Database, document: bytes, parts: int, number: int, counts: dict[Any, int]
+        self, tr: Transaction, document: bytes, parts: int, number: int, counts: dict[Any, int]
     ) -> int | None:
-        """Store a part in one transaction; returns None if another caller has changed the number of parts."""
-
-        def put(tr: Transaction) -> int | None:
-            stored = self._parts(tr, document)
-            if stored is None:
-                tr.set(self._keys.document(document), codec.encode(parts))
-            elif stored != parts:
-                return None
-            return self._replace(tr, document, number, counts)
-
-        return transact(db, put)
+        """Store a part; returns the number of updates, None if another caller has changed the number of parts."""
+        stored = self._parts(tr, document)
+        if stored not in (None, parts):
+            return None
+        updates = self._replace(tr, document, number, counts)
+        if stored is None:
+            tr.set(self._keys.document(document), codec.encode(parts))
+        return updates
 
     def _replace(self, tr: Transaction, document: bytes, number: int, counts: dict[Any, int]) -> int:
         """Write a part's counts, and add the differences to its old counts; returns the number of updates."""

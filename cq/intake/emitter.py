@@ -259,7 +259,7 @@ class Emitter(Generic[K, V]):
 
     def _commit(self, flush: Flush) -> None:
         """Commit a flush: retry until it is committed or given up."""
-        begun, failures = runtime.monotonic(), 0
+        failures = 0
         updates: Any = None
         while self._buffer.begin_try(flush):
             try:
@@ -269,7 +269,7 @@ class Emitter(Generic[K, V]):
             except Exception as error:  # noqa: BLE001 - the flush is retried
                 self._buffer.fail_try(flush, error)
             else:
-                self._buffer.commit(flush, len(updates), runtime.monotonic() - begun)
+                self._buffer.commit(flush, len(updates))
                 return
             if not flush.done.is_set():
                 failures += 1

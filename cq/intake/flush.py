@@ -197,7 +197,6 @@ class EmitterStatistics:
         keys: updates in these, after merging.
         failures: failed tries of flushes, each after the store's own retries.
         waits: number of times that calls waited for room.
-        flush_seconds: duration of the latest committed flush, including its failed tries.
         latest_failure: the latest error; empty if there was none.
     """
 
@@ -209,7 +208,6 @@ class EmitterStatistics:
     keys: int
     failures: int
     waits: int
-    flush_seconds: float
     latest_failure: str
 
 
@@ -240,7 +238,6 @@ class EmitterBuffer:
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
         self._numbers = count(1)
-        self._flush_seconds = 0.0
         totals = ("committed", "lost", "flushes", "keys", "failures", "waits")
         self._totals = dict.fromkeys(totals, 0)
 
@@ -312,7 +309,6 @@ class EmitterBuffer:
             return EmitterStatistics(
                 emitted=buffered + totals["committed"] + totals["lost"],
                 buffered=buffered,
-                flush_seconds=self._flush_seconds,
                 latest_failure=self.latest_failure,
                 **totals,
             )
@@ -352,12 +348,11 @@ class EmitterBuffer:
             self._totals["failures"] += 1
             self.latest_failure = describe(error)
 
-    def commit(self, flush: Flush, keys: int, seconds: float) -> None:
-        """Record that a flush with `keys` updates is committed, after `seconds` seconds."""
+    def commit(self, flush: Flush, keys: int) -> None:
+        """Record that a flush with `keys` updates is committed."""
         with self.lock:
             flush.is_trying = False
             if self._finish(flush, None):
-                self._flush_seconds = seconds
                 self._totals["flushes"] += 1
                 self._totals["keys"] += keys
 

@@ -177,11 +177,11 @@ def test_storing_that_was_broken_off_is_finished_by_the_next(
     counts = {f"item {number}": 1 for number in range(40)}
     put, left = Documents._put_part, [2]
 
-    def die(self: Documents, *args: Any) -> Any:
+    def die(self: Documents, *args: Any, **given: Any) -> Any:
         if left[0] == 0:
             raise KeyboardInterrupt
         left[0] -= 1
-        return put(self, *args)
+        return put(self, *args, **given)
 
     monkeypatch.setattr(Documents, "_put_part", die)
     with pytest.raises(KeyboardInterrupt):
