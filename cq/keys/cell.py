@@ -30,13 +30,14 @@ from typing import Any, Final
 
 from cq.encoding import codec
 from cq.errors import InvalidData, TooLarge
-from cq.keys.queue import ROOT, below, check_name, prefix_end
+from cq.keys.queue import ROOT, Prefix, check_name, prefix_end
 
 CELLS: Final = ROOT + b"c/"
 MAX_USER_BYTES: Final = 200
 """Limit of a user's id in CBOR. It leaves most of the 10,000 bytes of a key to the application."""
 
-_NAMES: Final = CELLS + b"n"
+cells: Final = Prefix(CELLS + b"n")
+"""The prefix of all cells' entries."""
 _COUNTS: Final = CELLS + b"l"
 FILL: Final = CELLS + b"s"
 _USERS: Final = CELLS + b"u"
@@ -78,17 +79,12 @@ def encoded_user(user: Any) -> bytes:
 
 def cell(name: str) -> bytes:
     """The key of a cell's entry."""
-    return _NAMES + name.encode()
-
-
-def cells() -> tuple[bytes, bytes]:
-    """The range of all cells' entries."""
-    return below(_NAMES)
+    return cells + name.encode()
 
 
 def cell_of(key: bytes) -> str:
     """The inverse of `cell`."""
-    return key[len(_NAMES) :].decode()
+    return cells.rest(key).decode()
 
 
 def count(name: str) -> bytes:

@@ -46,7 +46,8 @@ ID_BYTES: Final = VERSIONSTAMP_BYTES + 8
 MAX_NAME_BYTES: Final = 1_000
 """Limit of the name of a receiver, group, user or terminal, in CBOR."""
 
-_FEEDS: Final = ROOT + b"feeds/"
+feed_entries: Final = Prefix(ROOT + b"feeds/")
+"""The prefix of the store's list of feeds."""
 _BELOW: Final = ROOT + b"f/"
 _BUCKET: Final = Struct(">I")
 _NUMBER: Final = Struct(">Q")
@@ -61,22 +62,17 @@ def check_feed_name(name: object) -> str:
 
 def feed_entry(name: str) -> bytes:
     """The key of a feed in the store's list of feeds."""
-    return _FEEDS + name.encode()
-
-
-def feed_entries() -> Range:
-    """The range of the store's list of feeds."""
-    return below(_FEEDS)
+    return feed_entries + name.encode()
 
 
 def feed_of_entry(key: bytes) -> str | None:
     """The inverse of `feed_entry`; None if the name is not valid."""
-    return valid_name(key[len(_FEEDS) :])
+    return valid_name(feed_entries.rest(key))
 
 
 def is_of_feeds(key: bytes) -> bool:
     """Whether a key of the store belongs to a feed, or to the list of feeds."""
-    return key.startswith((_FEEDS, _BELOW))
+    return key.startswith((feed_entries, _BELOW))
 
 
 class FeedKeys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq.keys.queue import ROOT, below
+from cq.keys.queue import ROOT, Prefix
 
 WORKERS_CHANGED: Final = ROOT + b"workers"
 """Changes when a worker starts or ends. The other workers watch it."""
@@ -13,22 +13,13 @@ ALIVE_BEATS: Final = 4
 """A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
 BEAT_SECONDS: Final = 4.0
 """Seconds between the beats of an idle worker; a beat is three requests to the store."""
-_WORKERS: Final = ROOT + b"w/"
+workers: Final = Prefix(ROOT + b"w/")
+"""The prefix of the rows of all workers."""
 
 
 def worker(worker_id: bytes) -> bytes:
     """The key of a worker's row."""
-    return _WORKERS + worker_id
-
-
-def workers() -> tuple[bytes, bytes]:
-    """The range of the rows of all workers."""
-    return below(_WORKERS)
-
-
-def worker_of(key: bytes) -> bytes:
-    """The inverse of `worker`."""
-    return key[len(_WORKERS) :]
+    return workers + worker_id
 
 
 def alive_seconds(every: float) -> float:

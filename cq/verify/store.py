@@ -13,7 +13,7 @@ from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.cell import CELLS
 from cq.keys.feed import is_of_feeds
 from cq.keys.link import name_of, queue_names_below
-from cq.keys.membership import WORKER_ID_BYTES, WORKERS_CHANGED, worker_of, workers
+from cq.keys.membership import WORKER_ID_BYTES, WORKERS_CHANGED, workers
 from cq.verify import layout
 from cq.verify.piece import Difference, Found, Piece, clear
 from cq.verify.verification import Verification
@@ -49,7 +49,7 @@ def _check_store_key(piece: Piece, row: Found) -> None:
 
 def _is_worker(key: bytes) -> bool:
     """Return whether this is the key of a worker's row, whose value a later version of cq may have written."""
-    return key.startswith(workers()[0]) and len(worker_of(key)) == WORKER_ID_BYTES
+    return key.startswith(workers()[0]) and len(workers.rest(key)) == WORKER_ID_BYTES
 
 
 def _check_listed(piece: Piece, row: Found) -> None:

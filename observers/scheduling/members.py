@@ -16,7 +16,7 @@ from cq.config.parts import MAX_BUCKETS
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of
-from cq.keys.membership import WORKER_ID_BYTES, alive_seconds, worker_of, workers
+from cq.keys.membership import WORKER_ID_BYTES, alive_seconds, workers
 from cq.store.api import WANT_ALL, TransactionRead, seconds_since
 
 COMBINE: Final = "combine"
@@ -165,7 +165,7 @@ class Member:
     def of_row(cls, key: bytes, value: bytes) -> Member:
         """The member of a stored row; raises `CorruptData`."""
         row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
-        worker = worker_of(key)
+        worker = workers.rest(key)
         if (
             len(worker) != WORKER_ID_BYTES
             or not isinstance(row, dict)
