@@ -476,7 +476,7 @@ def test_nothing_is_told_of_a_queue_whose_configuration_cannot_be_read(
         (found,) = found_in(db, queue, repair=True)
 
         assert (found.kind, found.where, found.repairable) == ("config", queue.config, False)
-    put(db, {queue.config: before.replace(encoded("format") + b"\x01", encoded("format") + b"\x03")})
+    put(db, {queue.config: before.replace(encoded("format") + b"\x02", encoded("format") + b"\x03")})
     with pytest.raises(CodeMismatch, match="newer version"):
         found_in(db, queue)
     with pytest.raises(QueueNotConfigured):
