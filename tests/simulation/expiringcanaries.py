@@ -14,7 +14,7 @@ expiries = Canaries("expiries")
 _DELETE = "cq.passes.deletions._delete_due"
 
 
-@expiries.replaces(_DELETE)
+@expiries.replaces(_DELETE, seed=2)
 def expires_keys_with_queued_updates(delete: Any, view: Any, *given: Any) -> Any:
     """A due key is deleted although its updates are queued."""
     view.queued = {}

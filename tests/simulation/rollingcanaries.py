@@ -31,7 +31,7 @@ def expires_periods_early(_: Any, self: Any, now: float) -> int:
     return int(now) - int(self.period) // 2
 
 
-@rollups.replaces("cq.admin.purging.with_levels", seed=28)
+@rollups.replaces("cq.admin.purging.with_levels", seed=46)
 def purges_no_levels(_: Any, tr: Any, config: Any) -> list[Any]:
     """A purge leaves the levels."""
     return [config]
@@ -99,7 +99,7 @@ def loses_the_times_of_a_rest() -> Any:
     return _rests(lambda row, position: ())
 
 
-@rollups.patches(seed=77, only={"other times"})
+@rollups.patches(seed=112, only={"other times"})
 def shifts_the_times_of_a_rest() -> Any:
     """What remains of a row that is taken in parts has the times of the first updates."""
     return _rests(
@@ -116,7 +116,7 @@ def feeds_whole_rows(_: Any, self: View) -> list[Row]:
     return [*self.rows_taken, *([rest[0]] if rest and rest[1] else [])]
 
 
-@rollups.replaces(_FEED, seed=3)
+@rollups.replaces(_FEED, seed=43)
 def feeds_nothing_set_aside(feed: Any, effects: Effects, view: View) -> None:
     """The levels do not get what a pass sets aside."""
     rows = []

@@ -87,7 +87,7 @@ def feeds_by_the_clock(_: Any, periods: Any, found: Any, updates: Any) -> Any:
     return {periods.period_of(now): rows.by_key(row for row in found if row.times)}
 
 
-@windows.replaces("cq.passes.feeding._LevelAdder.add", seed=3)
+@windows.replaces("cq.passes.feeding._LevelAdder.add", seed=5)
 def drops_late_slices(add: Any, *given: Any) -> None:
     """A pass drops updates of a slice that is about to leave, and readers count it until then."""
 
