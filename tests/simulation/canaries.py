@@ -71,7 +71,7 @@ def overwrites_rows() -> Iterator[None]:
     with (
         patch.object(adds, "_counter", same),
         patch.object(packing, "ROW_BYTES", 1),
-        patch("tests.simulation.run.count", lambda: same),
+        patch("tests.simulation.run.count", lambda *given: itertools.count(*given) if given else same),
     ):
         yield
 
