@@ -427,7 +427,7 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
     if before is not None and _kind_of_times(before) != _kind_of_times(after):
         # The keys get times from workers, one page of values after the other.
         expiry = ExpiryKeys(after.name)
-        tr.clear_range(*expiry.prefix())
+        tr.clear_range(*expiry.of_times())
         if after.expiry is not None:
             tr.set(expiry.progress, b"")
     if after != before:

@@ -21,6 +21,7 @@ class ExpiryKeys:
         "l" h4 key         time8, if keys expire after their latest update                  a pass, workers (*)
         "c"                number of keys that have expired, eight bytes, little-endian     a pass (add)
         "p"                place up to which workers have given times to former values      configure, workers
+        "x"                time8: the latest time of a key that has expired by its key      a pass (byte_max)
 
     (*) only for keys whose values are older than the expiry.
 
@@ -36,8 +37,13 @@ class ExpiryKeys:
         self.prefix = Prefix(QueueKeys(name).prefix + b"q")
         self.progress = self.prefix + b"p"
         self.count = self.prefix + b"c"
+        self.latest_expired = self.prefix + b"x"
         self.entries = Prefix(self.prefix + b"d")
         self.times = Prefix(self.prefix + b"l")
+
+    def of_times(self) -> tuple[bytes, bytes]:
+        """The range of all keys except `latest_expired`: that a key has expired stays true under another expiry."""
+        return self.prefix, self.latest_expired
 
     def entry(self, time: int, where: bytes) -> bytes:
         """The key of the entry for the key at a place in hash order."""

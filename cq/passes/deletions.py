@@ -134,6 +134,7 @@ def _delete_due(
     effects.is_expiring = True
     unreported: Unreported = {}
     dropped: list[tuple[bytes, Any]] = []
+    times: list[int] = []
     for encoded, (time, where) in zip(order, free, strict=False):
         stored, value = pack_time(time), values[encoded]
         if index.time_of(encoded, stored) != stored:
@@ -148,6 +149,7 @@ def _delete_due(
             continue
         effects.clear(value_at(where))
         dropped.append((encoded, old))
+        times.append(time)
         if encoded in rejected:
             unreported[encoded] = value, rejected[encoded]
         else:
@@ -155,5 +157,7 @@ def _delete_due(
     effects.result.expired = len(dropped)
     count_dropped(effects, config, dropped)
     effects.add(index.keys.count, pack_count(len(dropped)))
+    if times and index.spec.is_by_key:
+        effects.byte_max(index.keys.latest_expired, pack_time(max(times)))
     finish_changes(effects, view, reader, view.state, unreported)
     return effects

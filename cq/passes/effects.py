@@ -187,6 +187,10 @@ class Effects:
         """Collect an atomic addition."""
         self.atomics.append(("add", key, param))
 
+    def byte_max(self, key: bytes, param: bytes) -> None:
+        """Collect an atomic maximum."""
+        self.atomics.append(("byte_max", key, param))
+
     def compare_and_clear(self, key: bytes, param: bytes) -> None:
         """Collect a clear of a key that has this value."""
         self.atomics.append(("compare_and_clear", key, param))

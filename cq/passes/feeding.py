@@ -19,6 +19,7 @@ from cq.config.queue import QueueConfig
 from cq.config.rollup import RollUpLevel, encoded_level_keys
 from cq.config.window import WindowSpec, milliseconds
 from cq.failure import is_failure
+from cq.keys.expiry import ExpiryKeys, pack_time
 from cq.passes.effects import Effects
 from cq.passes.view import View
 from cq.queue.adds import PackedAdd
@@ -80,8 +81,10 @@ class _LevelAdder:
         """Add updates to a level, by their periods."""
         encoded: list[bytes] = []
         values: list[Any] = []
+        over: list[int] = []
         for period, updates in by_period.items():
             if periods is not None and periods.is_over(period, self._now):
+                over.append(period)
                 continue
             combined = self._combine(updates)
             keys = combined.encoded
@@ -90,6 +93,9 @@ class _LevelAdder:
         if encoded:
             shape = shape_for(level, self._config)
             self._effects.levels.append(PackedAdd.of_checked(shape, Checked(encoded, values)))
+        if over:
+            # As if a pass over the level had deleted them.
+            self._effects.byte_max(ExpiryKeys(level.name).latest_expired, pack_time(max(0, *over)))
 
     def _combine(self, updates: Updates) -> Checked:
         """The updates with those of each key combined, or as they are if that is not possible."""

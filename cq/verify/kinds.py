@@ -95,6 +95,10 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "history": ("cq has not written a key of the history, or its value", "clears it"),
     "audit": ("updates added since the audit began are missing, or counted more than once", NO_REPAIR),
     "refused": ("the number of updates that a queue refused for their time is unreadable", "clears it"),
+    "level-value": (
+        "a value of a level of a roll-up is not the combination of the shorter periods",
+        NO_REPAIR,
+    ),
     "observer-data": ("data of a generation that no observer has", "clears it"),
     "observer-current": (
         "the generation of an observer's data that readers use is unknown",

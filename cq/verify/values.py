@@ -26,13 +26,16 @@ from cq.verify.piece import Found, Piece, Steps, notify, renew_states, rewrite_s
 from cq.verify.queued import check_hash, check_type, key_at, shown_key
 
 _HASH_BYTES: Final = 4
-_EXPIRY: Final = {b"d": "time8 h4 key", b"l": "h4 key", b"c": "", b"p": ""}
+_EXPIRY: Final = {b"d": "time8 h4 key", b"l": "h4 key", b"c": "", b"p": "", b"x": ""}
 
 
 def check_expiry(piece: Piece, found: Found) -> Steps:
     """Check an entry of the index, the stored time of a key, or the progress of workers that give times."""
     spec, kind = piece.config.expiry, found.rest[:1]
     *times, encoded = parse_by_letter(_EXPIRY, found.rest) or [None]
+    if kind == b"x":  # it remains when the expiry is switched off
+        parse_time(found.value)
+        return
     if spec is None:
         raise CorruptData("the queue's keys do not expire")
     if encoded is None:

@@ -12,6 +12,7 @@ from cq.config.queue import read_config
 from cq.durations import Span, span_of
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.telemetry.history import check_row
+from cq.observers.verify.levels import check_levels
 from cq.observers.verify.link import check_link, check_outbox, check_tables
 from cq.observers.verify.top import TopChecks, check_cloud
 from cq.store.api import Database
@@ -64,6 +65,7 @@ def verification(
     checks: dict[str, Check] = {
         **CHECKS,
         "rows": every_row(parts),
+        "levels": check_levels,
         "counts of the top": top.check_counts,
         "tables": partial(check_tables, app=app, wait_seconds=span_of(wait)),
     }

@@ -14,15 +14,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
+from unittest.mock import patch
 from zlib import crc32
 
 import cq
 from cq.admin.purging import purging_buckets
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUp, RollUpLevel
+from cq.observers.verify import levels
 from cq.passes.plan import Limits
 from cq.queue.pending import read_pending_rows
 from cq.queue.rows import timed
@@ -112,6 +115,7 @@ class Hits(Recount):
         self.is_forgetting = self.rng.random() < 0.25
         # With 100 s, hardly a period is sure to be kept.
         self.max_skew = self.rng.choice((2.0, 100.0))  # type: ignore[misc]
+        # Without them, periods that passes have dropped are the latest ones that are over.
         self.last_hits = self.rng.choice((0, _LAST_HITS))
         self.hits: list[Hit] = []
         self.levels: dict[str, Level] = {}
@@ -120,6 +124,9 @@ class Hits(Recount):
             write_bytes=self.rng.choice((300, 1_000, 400_000)),
             max_report=self.rng.choice((1, 3, 1_000)),
         )
+
+    def around(self) -> AbstractContextManager[object]:
+        return patch.object(levels, "_SKEW_SECONDS", math.ceil(2 * self.skew) + 1)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from cq.admin import levels
 from cq.config.rollup import RollUpLevel
 from cq.config.window import milliseconds
 from cq.encoding import codec
+from cq.keys.expiry import pack_time
 from cq.passes import combining
 from cq.passes.effects import Effects
 from cq.passes.view import Taken, View
@@ -151,6 +154,18 @@ def takes_periods_for_one(_: Any, periods: Any, rows: Any, updates: Updates) -> 
 def feeds_other_periods(group: Any, level: RollUpLevel, *given: Any) -> Any:
     """A level gets periods of half its length."""
     return group(level._replace(period=level.period // 2), *given)
+
+
+@rollups.replaces("cq.passes.feeding.pack_time", seed=146, only={"freezes", "deaths", "clocks differ"})
+def drops_periods_without_a_word(*_: Any) -> bytes:
+    """No one knows that updates of periods that are over were dropped."""
+    return pack_time(0)
+
+
+@rollups.patches(seed=6, only={"levels", "other times"})
+def compares_levels_from_their_first_period_on() -> Any:
+    """No one knows since when there is a level."""
+    return patch.object(levels, "runtime", SimpleNamespace(time=lambda: 0.0))
 
 
 @rollups.replaces("cq.admin.configure.removed_levels", seed=2, only={"levels", "other times"})
