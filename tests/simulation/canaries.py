@@ -76,13 +76,13 @@ def overwrites_rows() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=25)
+@queues.patches(seed=28)
 def does_not_read_the_lock() -> Any:
     """Two passes over one bucket do not conflict."""
     return reads_without_conflict(lambda key: key[:5] == b"cq/q/" and b"/b\0" in key)
 
 
-@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=99)
+@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=159)
 def clears_notifications_blindly(_: Any, self: Any, view: Any) -> None:
     """A pass takes a notification away that has come since it has read."""
     self.clear(view.keys.notification(view.config.generation, view.number))
@@ -99,7 +99,7 @@ def counts_operations_twice(_: Any, snapshot: Any, keys: Any, rows: Any) -> Any:
     return rows
 
 
-@queues.patches(seed=28)
+@queues.patches(seed=32)
 @contextmanager
 def believes_its_memory() -> Iterator[None]:
     """A worker uses the values that it remembers though somebody else has passed."""
@@ -168,7 +168,7 @@ def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, versio
         self._present.keep(before.metadata)
 
 
-@queues.replaces("cq.config.queue.ConfigCache.get", seed=28)
+@queues.replaces("cq.config.queue.ConfigCache.get", seed=29)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
     if isinstance(tr, SimTransaction):
@@ -230,7 +230,7 @@ def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes)
     return versionstamp
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=59)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=69)
 def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge leaves what waits."""
     return versionstamp
@@ -298,7 +298,7 @@ def flushes_without_looking(add: Any, self: Emitter, tr: Any, flush: Flush, upda
     add(self, tr, flush, updates)
 
 
-@queues.patches(seed=7, also={"emitters", "unknown commits", "commits land late"})
+@queues.patches(seed=11, also={"emitters", "unknown commits", "commits land late"})
 def flushes_without_a_conflict() -> Any:
     """The first try of a flush can commit after the second one has."""
 

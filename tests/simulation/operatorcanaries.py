@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=205, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=262, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -97,7 +97,7 @@ def forgets_ids_of_buckets_without_a_notification(
     return oldest_by_bucket(tr, queue)
 
 
-@queues.replaces("cq.intake.documents.Documents._read_part", seed=125, also={"documents"})
+@queues.replaces("cq.intake.documents.Documents._read_part", seed=130, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
