@@ -293,7 +293,8 @@ def test_documents_that_were_half_stored_are_finished_or_forgotten(cli: Cli, dem
     cq.configure(demo_db, "demo_words")
     documents = Documents(cq.CombineQueue("demo_words"))
     for name in ("one.txt", "vanished.txt"):
-        assert documents._put_part(demo_db, os.fsencode(folder / name), 3, 1, {"left over": 1}) == 1
+        part = (os.fsencode(folder / name), 3, 1, {"left over": 1})
+        assert cq.transact(demo_db, lambda tr: documents._put_part(tr, *part)) == 1  # noqa: B023 - runs at once
 
     cli.run("demo", "words", "texts")
 
