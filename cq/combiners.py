@@ -27,8 +27,8 @@ from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, ValueType, encode, shown
 from cq.encoding.sketches import KINDS, ItemCount, Sketch
 from cq.encoding.sketches.sketch import library
 from cq.errors import InvalidConfiguration, InvalidData
-from cq.nearest import suggestion
 from cq.observer import check_functions
+from cq.plain_text import suggestion
 
 
 def _never(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Escaping of foreign text, so that it is safe to print and to log.
+"""Text for people: escaping of foreign text, so that it is safe to print and to log, and suggestions of names.
 
 Keys, messages of other software, host names and paths may contain control sequences of terminals, line breaks that
 forge lines of a log, and characters that change the direction of text.
@@ -6,6 +6,7 @@ forge lines of a log, and characters that change the direction of text.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -62,3 +63,23 @@ def describe(error: BaseException) -> str:
     except Exception as failure:  # noqa: BLE001 - a foreign __str__ may raise anything
         text = f"(its message raises {type(failure).__name__})"
     return printable(f"{type(error).__name__}: {text}")
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """Return the known name most similar to `name`, or None if no name is similar.
+
+    >>> nearest("wrods", ["words", "visits"])
+    'words'
+    >>> nearest("words", ["words", "visits"])  # listed, but its configuration is lost
+    """
+    from difflib import get_close_matches  # late: only errors need it
+
+    others = [each for each in known if each != name]
+    found = get_close_matches(name, others, n=1) if isinstance(name, str) else []
+    return found[0] if found else None
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """Return the nearest name as the end of a message; empty if no name is similar."""
+    found = nearest(name, known)
+    return "" if found is None else f"; did you mean {found!r}?"

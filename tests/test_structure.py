@@ -23,11 +23,11 @@ LONG: dict[str, int] = {
 
 FLOORS = """
 cq/errors.py cq/distribution.py cq/runtime.py cq/backoff.py cq/plain_text.py cq/arguments.py cq/type_variables.py
-cq/nearest.py cq/failure.py cq/late.py
+cq/failure.py cq/late.py
 cq/encoding/sketches
 cq/encoding
 cq/combiners.py cq/observer.py cq/durations.py
-cq/deciders
+cq/deciders.py
 cq/sketches
 cq/keys
 cq/outbox.py

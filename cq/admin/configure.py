@@ -52,8 +52,8 @@ from cq.errors import ConfigurationConflict, InvalidConfiguration, NotInStore, Q
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.link import OBSERVER, LinkKeys
-from cq.nearest import nearest
 from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec, observers_of
+from cq.plain_text import nearest
 from cq.queue.ledger import with_audit, without_audit
 from cq.queue.missed_reports import forget_missed
 from cq.store.api import Database, Transaction, TransactionRead, is_local

@@ -23,8 +23,8 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import CorruptData, CqError, InvalidConfiguration, NotNow, QueueNotConfigured, WritesUnreadable
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.nearest import nearest
 from cq.observer import kind_of
+from cq.plain_text import nearest
 from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, Transaction, TransactionRead, error_code
 from cq.store.mistakes import refuse_unless_transaction
 from cq.store.own_writes import note_writes, recorded

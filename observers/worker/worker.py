@@ -22,7 +22,6 @@ from cq.durations import Span, span_of
 from cq.errors import CodeMismatch, FeedNotConfigured, InvalidConfiguration, QueueNotConfigured
 from cq.keys import check_name
 from cq.keys.membership import BEAT_SECONDS, WORKERS_CHANGED
-from cq.nearest import suggestion
 from cq.observers.scheduling.members import MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.notifications import find_or_watch
@@ -37,7 +36,7 @@ from cq.observers.worker.drain import Left, add_updates, finish
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.workload import Workload
 from cq.passes.plan import Limits
-from cq.plain_text import message_of
+from cq.plain_text import message_of, suggestion
 from cq.store.api import Database, error_code
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot
