@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from cq import runtime
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError, InvalidData
@@ -38,6 +39,8 @@ _PIECES_AT_ONCE: Final = 10  # in a transaction of `each_aside`
 _MOST_PIECES: Final = 1_000  # added again or dropped in a transaction
 _USED_BYTES: Final = 200_000
 """Bytes that such a transaction has written when it takes no further piece, which writes up to `PREDICTED_BYTES`."""
+_USED_SECONDS: Final = 1.0
+"""Seconds after which it takes no further piece: on a cluster, the reads for each take a round trip."""
 _HASH_BYTES: Final = 4
 ANY: Final = object()
 """Stands for all keys."""
@@ -274,7 +277,8 @@ def _use_some(
     use: Callable[[Transaction, bytes, bytes], _Used],
     tried: list[bytes],
 ) -> tuple[bytes, int] | None:
-    """Use pieces up to a number of bytes; returns where the next ones begin, and the number used; None without rows."""
+    """Use pieces for a while, up to a number of bytes; returns where the next begin, and the number used, or None."""
+    begun = runtime.monotonic()
     number, following = 0, None
     for row in rows:
         tried.append(row.key)
@@ -285,7 +289,8 @@ def _use_some(
             return row.key, number  # the next step continues with the rest of this piece
         tr.clear(row.key)
         following = after(row.key)
-        if tr.get_approximate_size().wait() > _USED_BYTES:
+        is_late = runtime.monotonic() - begun > _USED_SECONDS
+        if is_late or tr.get_approximate_size().wait() > _USED_BYTES:
             break
     return None if following is None else (following, number)
 

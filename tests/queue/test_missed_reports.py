@@ -21,6 +21,8 @@ from cq.queue.set_aside import drop_aside, retry_aside, retry_missed
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
+from tests.kit.clocks import Jumping, jumping
+from tests.kit.faults import WrappedDatabase, WrappedTransaction
 from tests.kit.observing import SeenInStore, app_with
 from tests.kit.queues import add, aside, code_of, combine_all, commits, get, nothing_queued, stored
 
@@ -103,6 +105,38 @@ def test_a_retry_that_fails_again_is_listed_again_and_costs_the_others_nothing(
     assert retry_aside(db, name, "ann") == 1
     backfilled.drain()
     assert backfilled.second.received("ann") == [(None, 20)]
+
+
+class SlowReads(WrappedDatabase):
+    """Each read of what an observer has received takes 0.3 s; a transaction that is tried for ever fails."""
+
+    def __init__(self, db: Any, name: str, clock: Jumping) -> None:
+        super().__init__(db)
+        self.clock, self.received, self.tries = clock, MissedKeys(name).of_generations, 0
+
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "get" and args[0].startswith(self.received):
+            self.clock.passed += 0.3
+        self.tries += what == "on_error"
+        assert self.tries < 3
+        return super().call(tr, what, *args, **kwargs)
+
+
+def test_many_keys_are_retried_although_each_read_takes_long(db: Any, name: str) -> None:
+    people = {f"person {number}" for number in range(30)}
+    first, second = (SeenInStore(db, name, name=each) for each in ("first", "second"))
+    app = app_with(db, name, first.observer, buckets=1)
+    add(db, name, dict.fromkeys(people, 1))
+    drain(db, name, app=app)
+    app = app_with(db, name, first.observer, second.observer)
+    second.refused = people
+    drain(db, name, app=app)
+    second.refused = set()
+
+    with jumping() as clock:
+        assert retry_aside(SlowReads(db, name, clock), name) == 30
+    drain(db, name, app=app)
+    assert second.values == first.values == dict.fromkeys(people, 1)
 
 
 def test_an_update_that_fails_while_a_report_is_pending_changes_nothing(backfilled: Backfilled) -> None:
