@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, Final, NamedTuple
 
 from cq import runtime
@@ -127,10 +126,10 @@ def unique(*, keep: Span = KEEP_SECONDS) -> Decider:
 
     def decide(key: Any, owner: Any, request: Any) -> tuple[Any, bool]:
         match request:
-            case {"claim": str() | int() as who}:
+            case {"claim": who, **others} if not others and type(who) in (str, int):
                 owner = who if owner is None else owner
                 return owner, owner == who
-            case {"release": str() | int() as who}:
+            case {"release": who, **others} if not others and type(who) in (str, int):
                 return (None, True) if owner == who else (owner, False)
         raise _unknown(request)
 
@@ -382,10 +381,10 @@ def clamped(lo: int, hi: int) -> Combiner:
     """
     _check_ints("lo <= hi", lo, hi)
 
-    def combine(key: Any, values: Sequence[Any]) -> list[float]:
-        added, least, most = 0, -inf, inf  # what no update does
-        for value in values:
-            more, low, high = value if isinstance(value, list) else (_int(value), lo, hi)
+    def combine(key: Any, values: Sequence[Any]) -> list[int]:
+        steps = [value if isinstance(value, list) else [_int(value), lo, hi] for value in values]
+        added, least, most = steps[0]
+        for more, low, high in steps[1:]:
             added, least, most = added + more, *(min(max(each + more, low), high) for each in (least, most))
         return [added, least, most]
 

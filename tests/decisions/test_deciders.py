@@ -152,6 +152,26 @@ def test_a_clamped_sum_does_not_depend_on_how_updates_are_grouped(
     assert clamped_value(found) == expected
 
 
+def test_a_clamped_sum_takes_a_number_larger_than_any_float() -> None:
+    assert clamped_value(clamped(0, 10).combine("key", [10**400, -3])) == 7
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"claim": True},
+        {"claim": 1.5},
+        {"claim": "ann", "release": "ann"},
+        {"release": "ann", "at": 0},
+        "ann",
+    ],
+)
+def test_a_name_takes_no_other_requests(request_: Any) -> None:
+    with pytest.raises(cq.InvalidData, match=r"a request that a function of cq.deciders makes"):
+        deciders.unique().decide("name", 1, request_)
+
+
 def test_a_decider_with_an_observer_needs_its_application(db: Any, name: str) -> None:
     plain = deciders.bounded(0, 10)
     observed = cq.Decider(
