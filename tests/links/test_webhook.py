@@ -246,6 +246,30 @@ class TestClient:
             HttpReceiver(URL_ENV, SECRET_ENV).post("msg_1", b"{}")
         assert "hidden" not in str(failed.value)
 
+    @pytest.mark.parametrize(
+        "begin",
+        [
+            pytest.param(b"", id="status"),
+            pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", id="headers"),
+            pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n", id="body"),
+            pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="body-without-length"),
+        ],
+    )
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_an_answer_ends_at_its_deadline_whatever_the_receiver_sends(
+        self, begin: bytes, secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each byte comes well before the timeout of a socket, which begins again with it."""
+        monkeypatch.setattr(client, "ANSWER_SECONDS", 0.4)
+        with dripping(begin, _certified(tmp_path, monkeypatch) if secure else None) as (url, _):
+            monkeypatch.setenv(URL_ENV, url)
+            receiver = HttpReceiver(URL_ENV, SECRET_ENV)
+            begun = time.monotonic()
+            with pytest.raises(LinkFailed, match=r"does not answer: ReadTimeoutError"):
+                receiver.post("msg_1", b"{}")
+            assert time.monotonic() - begun < 30  # the receiver sends for five minutes
+            receiver.close()
+
     def test_connections_are_used_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ports = set()
 

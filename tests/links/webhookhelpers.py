@@ -159,7 +159,7 @@ def _served(handler: type[StreamRequestHandler], tls: ssl.SSLContext | None) -> 
 
 
 @contextmanager
-def dripping(begin: bytes) -> Iterator[tuple[str, threading.Semaphore]]:
+def dripping(begin: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, threading.Semaphore]]:
     """A receiver that answers each request with these bytes, and then for minutes with a byte now and then.
 
     Yields its URL, and a semaphore that is released for each request before the first of these bytes.
@@ -180,7 +180,7 @@ def dripping(begin: bytes) -> Iterator[tuple[str, threading.Semaphore]]:
                     return
                 self.wfile.write(b"x")
 
-    with _served(Handler, None) as address:
+    with _served(Handler, tls) as address:
         try:
             yield f"{address}/words", begun
         finally:

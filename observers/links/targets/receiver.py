@@ -10,16 +10,19 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import io
 import logging
+import socket
 from collections.abc import Sequence
 from hashlib import sha256
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from urllib3 import PoolManager, Retry, Timeout
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager, Retry, Timeout
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, InvalidHeader
 
 from cq import runtime
@@ -33,7 +36,7 @@ log = logging.getLogger("cq.worker")
 CONNECT_SECONDS: Final = 10.0
 """Maximum time to connect to one address of the receiver."""
 ANSWER_SECONDS: Final = 30.0
-"""Maximum time without a part of the answer."""
+"""Maximum time from a request to the end of its answer, however the receiver sends it."""
 ANSWER_BYTES: Final = 4_096
 """The part of an answer that cq reads: it has a position, or the reason of a refusal."""
 _ERRORS: Final = (HTTPError, HTTPException, OSError)
@@ -103,10 +106,62 @@ class Answer(NamedTuple):
     retry_seconds: float = 0.0
 
 
+class _TimedReader(io.RawIOBase):
+    """The bytes of one answer, until its deadline: the timeout of a socket begins again with each byte."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._file = connected.makefile("rb", buffering=0)
+        self._until = runtime.monotonic() + ANSWER_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - runtime.monotonic()
+        if left <= 0.0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+        try:
+            return self._file.readinto(buffer)
+        finally:
+            self._socket.settimeout(ANSWER_SECONDS)  # the next request uses it, too
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    """An answer whose status, headers and body end at one deadline."""
+
+    def __init__(self, connected: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(connected, *args, **kwargs)
+        self.fp.close()
+        self.fp = io.BufferedReader(_TimedReader(connected))
+
+
+class _Connection(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _SecureConnection(HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
 class HttpReceiver:
     """The receiver at the URL in an environment variable; thread-safe. Keeps connections open.
 
-    Redirects are not followed: the signature would reach another receiver. Certificates are verified.
+    Redirects are not followed: the signature would reach another receiver. Certificates are verified. An answer ends
+    after `ANSWER_SECONDS`, even if the receiver goes on sending parts of it.
 
     Args:
         url_env: the environment variable with the URL.
@@ -119,6 +174,7 @@ class HttpReceiver:
         self._pool = PoolManager(
             maxsize=_MAX_IDLE, timeout=Timeout(connect=CONNECT_SECONDS, read=ANSWER_SECONDS), retries=False
         )
+        self._pool.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
 
     def check(self) -> str:
         """Return the receiver's host, with a warning if requests to it are not encrypted.
