@@ -41,6 +41,7 @@ from cq.cli.demos.harness import (
 from cq.cli.shared.chart import line_chart
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
+from cq.cli.shared.rows import whole_file
 from cq.cli.shared.table import FittedTable
 from cq.config.rollup import LevelPart
 from cq.config.window import MIN_SLICE_MS, WindowSpec, milliseconds
@@ -114,7 +115,8 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     )
     figures |= replay.compare_all() | {"bots": len(lines) - len(people), "speed": pace.speed}
     if options.chart is not None:
-        options.chart.write_text(chart(replay.looks), encoding="utf-8")
+        with whole_file(str(options.chart)) as write:
+            write(chart(replay.looks).encode())
     return figures
 
 

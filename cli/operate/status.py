@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -29,8 +30,7 @@ from cq.store.api import Database, error_code
 WATCH_SECONDS: Final = 2.0
 _COLUMNS: Final = ("queue", "figure", "past hour", "its minutes")
 _COUNTS: Final = {"updates": "updates", "passes": "passes", "conflicts": "conflicts", "set aside": "aside"}
-_WIDE: Final = 110  # columns of a terminal with a block for each minute
-_TOGETHER: Final = 3  # minutes of a block on a narrower one
+_TOGETHER: Final = (1, 3, 6, 12)  # minutes of a block of a chart: more on narrower terminals
 
 commands = CommandSet()
 
@@ -162,8 +162,11 @@ def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) ->
     if not shown:
         say(NO_QUEUE)
         return
-    together = _TOGETHER if console.is_terminal and console.width < _WIDE else 1
-    table = FittedTable(_COLUMNS, _rows(history, together), right=["past hour"])
+    *tables, narrowest = [
+        FittedTable(_COLUMNS, _rows(history, each), right=["past hour"]) for each in _TOGETHER
+    ]
+    width = console.width if console.is_terminal else sys.maxsize
+    table = next((each for each in tables if each.fits(width)), narrowest)
     print_rich(table, *hidden_levels(found, shown))
 
 

@@ -19,9 +19,11 @@ from cq.cli.shared.output import limits, note, quantity, with_levels
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import InvalidConfiguration
+from cq.keys import QueueKeys
 from cq.queue.limits import read_full
 from cq.store import OpenDatabase
 from cq.store.api import Transaction
+from cq.store.sizes import count_rows
 from cq.store.transact import transact
 
 Yes = Annotated[bool, flag("--yes", "Do not ask for confirmation.")]
@@ -49,8 +51,8 @@ def rebucket(
     config = admin.rebucket(db, queue, buckets)
     if wait:
         after = f"workers drain the former buckets of queue {queue!r}; `cq status {queue}` shows it"
-        awaited = AwaitedWork(queue, "drain the former buckets of", queued, after)
-        wait_for_workers(db, awaited, lambda: not _is_rebucketing(db, queue))
+        awaited = AwaitedWork(queue, "drain the former buckets of", lambda found: _former(db, queue), after)
+        wait_for_workers(db, awaited, lambda: not _former(db, queue))
     text = with_levels(f"queue {queue!r} has {quantity(buckets, 'bucket')}", config.level_names)
     options.answer(
         text + ("" if wait else ": workers drain the former ones"), queue=queue, **config.settings()
@@ -176,10 +178,19 @@ def config_of(db: Any, queue: str) -> QueueConfig:
     return transact(db, lambda tr: read_config(tr.snapshot, queue))
 
 
-def _is_rebucketing(db: Any, queue: str) -> bool:
-    def read(tr: Transaction) -> bool:
+def _former(db: Any, queue: str) -> str:
+    """The former buckets of a queue and its levels, with their rows, as text; empty without any."""
+
+    def read(tr: Transaction) -> str:
         configs = configs_with_levels(tr.snapshot, read_config(tr.snapshot, queue))
-        return any(config.former for config in configs)
+        shapes = [(QueueKeys(each.name), each.former) for each in configs if each.former]
+        sizes = [
+            count_rows(tr.snapshot, *keys.of_generation(former.generation).rows) for keys, former in shapes
+        ]
+        about = "" if all(each.exact for each in sizes) else "about "
+        rows = quantity(sum(each.rows for each in sizes), "queued row")
+        buckets = quantity(sum(former.buckets for _, former in shapes), "bucket")
+        return f"{buckets} with {about}{rows}" if shapes else ""
 
     return transact(db, read)
 

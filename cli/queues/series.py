@@ -15,7 +15,7 @@ from cq.cli.shared.chart import DRAWN, MAX_LINES, drawable, line_chart, sparklin
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, Queue, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, make_console, note, print_table, say
-from cq.cli.shared.rows import AppRowsOptions, print_rows, print_values
+from cq.cli.shared.rows import AppRowsOptions, print_rows, print_values, whole_file
 from cq.config.queue import QueueConfig, read_config
 from cq.durations import duration
 from cq.encoding.codec import ValueType
@@ -100,7 +100,8 @@ def series(
         return
     if options.chart is not None:
         drawn = series_chart(config, options.last, found)  # raises its errors before the first line of output
-        options.chart.write_text(drawn, encoding="utf-8")
+        with whole_file(str(options.chart)) as write:
+            write(drawn.encode())
         note(f"wrote a chart to {options.chart}")
     if target.format is None and make_console().is_terminal:
         _show(found)

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Final, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from cq.cli.shared.exit_status import WRONG_USAGE
 from cq.cli.shared.output import print_document
@@ -69,7 +69,13 @@ class WithExamples:
 
 
 class HelpCommand(WithExamples, TyperCommand):
-    """A command with examples in its help."""
+    """A command with examples in its help, and without types of Python beside the names of its arguments."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        for each in self.params:
+            if isinstance(each, TyperArgument):
+                each.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
 
 
 class HelpGroup(WithExamples, TyperGroup):

@@ -250,26 +250,29 @@ def whole_file(path: str, mode: int | None = None) -> Iterator[Callable[[bytes],
     file has the permissions of the former file, or the usual ones. Raises `OSError`.
     """
     former = _mode(path)
-    if former is not None and not stat.S_ISREG(former):
-        with open(path, "wb") as stream:
-            yield stream.write
-        return
+    is_file = former is None or stat.S_ISREG(former)
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
-    unfinished = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(4)}")
+    written = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(4)}") if is_file else path
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with open(descriptor, "wb") as stream:
-            if mode is not None or former is not None:
-                os.fchmod(descriptor, mode if mode is not None else stat.S_IMODE(former or 0))
+        flags = os.O_WRONLY | (os.O_CREAT | os.O_EXCL if is_file else 0)
+        with open(os.open(written, flags, 0o666), "wb") as stream:
+            if is_file and (mode is not None or former is not None):
+                os.fchmod(stream.fileno(), mode if mode is not None else stat.S_IMODE(former or 0))
             yield stream.write
             stream.flush()
-            os.fsync(descriptor)
-        os.replace(unfinished, target)
+            if is_file:
+                os.fsync(stream.fileno())
+        if is_file:
+            os.replace(written, target)
     except BaseException as error:
-        with suppress(OSError):
-            os.unlink(unfinished)
-        if isinstance(error, OSError) and error.filename == unfinished:
+        if is_file:
+            with suppress(OSError):
+                os.unlink(written)
+        if isinstance(error, OSError) and error.filename in (
+            None,
+            written,
+        ):  # that of a full disk has no name
             error.filename = path
         raise
 

@@ -61,6 +61,11 @@ class FittedTable:
         """The cells of its longest line if nothing is broken."""
         return sum(self._widths) + len(GAP) * (len(self._widths) - 1)
 
+    def fits(self, width: int) -> bool:
+        """Whether no cell is broken in a terminal of this width; long first cells have lines of their own."""
+        widths = self._fitted(width)
+        return widths is not None and widths[1:] == self._widths[1:]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines, for rich; of any width without a terminal."""
         width = options.max_width if console.is_terminal else self.width

@@ -246,9 +246,9 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     ),
     "store_failed": EventKind(
         WARNING,
-        "the store cannot be read, again in {pause:.1f} s: {error}",
-        "The worker's loop could not read the store.",
-        metrics=(_count("cq_store_failures", "turns of the loop that could not read the store"),),
+        "the store failed, again in {pause:.1f} s: {error}",
+        "A read or a write of the worker's loop failed.",
+        metrics=(_count("cq_store_failures", "turns of the loop in which the store failed"),),
     ),
     "process_ended": EventKind(
         WARNING,

@@ -43,7 +43,8 @@ MAX_ENTRY_BYTES: Final = 10_000
 LAST_PART: Final = "last part"
 """The group of a key is the last part of the key, such as the start of a period of a roll-up."""
 _MAX_EVERY: Final = 86_400
-_NUMBERS: Final = ("int", "float", "decimal", "any", *KINDS)
+NUMBERS: Final = ("int", "float", "decimal", "any", *KINDS)
+"""The types of values that have scores without a score function of an application."""
 COUNT_BYTES: Final = 8
 _NO_ENTRIES: Final = bytes(COUNT_BYTES)
 
@@ -128,7 +129,7 @@ def observer(
                 if settings.get(what)
                 else f"the top of queue {config.name!r} is configured without the {what} function of this process"
             )
-    if score is None and config.value.name not in _NUMBERS:
+    if score is None and config.value.name not in NUMBERS:
         raise InvalidConfiguration(
             f"the values of queue {config.name!r} are of type {config.value}, which has no scores: "
             "declare a top with a score function in an application"

@@ -16,7 +16,15 @@ from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotInStore, NotReady
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.top import TopKeys, group_of
-from cq.observers.top.index import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, group_function, place_of
+from cq.observers.top.index import (
+    COUNT_BYTES,
+    NAME,
+    NUMBERS,
+    GroupFunction,
+    ScoreFunction,
+    group_function,
+    place_of,
+)
 from cq.observers.top.scores import Score, descending
 from cq.observers.top.sort_keys import from_sort_key
 from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value
@@ -256,7 +264,12 @@ def missing(config: QueueConfig) -> NotReady | InvalidConfiguration:
         return NotReady(
             f"the top of queue {config.name!r} is being built, which takes a worker: read it later"
         )
-    return NotInStore(f"queue {config.name!r} keeps no top: run `cq configure {config.name} --top` first")
+    how = f"run `cq configure {config.name} --top` first"
+    if config.value.name not in NUMBERS:
+        how = (
+            f"its values are of type {config.value}, so declare a top with a score function in an application"
+        )
+    return NotInStore(f"queue {config.name!r} keeps no top: {how}")
 
 
 def settings_of(config: QueueConfig, generation: int) -> Mapping[str, Any]:

@@ -143,6 +143,18 @@ def test_a_full_output_ends_with_one_line(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "command", ["items words --format csv --output", "series hits a --json --chart", "cloud words --html"]
+)
+def test_a_full_disk_is_named_with_the_file(
+    place: Place, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    hits = "configure hits --combiner sum --rollup 1h:1d"
+
+    assert place.run(os.devnull, hits, f"{command} /dev/full") == 1
+    assert capfd.readouterr().err.splitlines()[-1] == "cq: No space left on device: /dev/full"
+
+
 @pytest.mark.parametrize("command", ["worker --drain --only combine --json", "demo words texts.txt"])
 def test_a_command_that_runs_for_long_ends_with_its_output(
     place: Place, capfd: pytest.CaptureFixture[str], command: str

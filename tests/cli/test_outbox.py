@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -58,6 +59,21 @@ def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Conne
     )
     assert here("outbox", "remove", "words").out == "queue 'words' has no outbox any more\n"
     assert "has no outbox" in here("outbox", "aside", "words").err
+
+
+def test_tables_that_were_dropped_are_named_with_the_command_that_creates_them(
+    here: Here, shop: sqlite3.Connection
+) -> None:
+    here("configure", "words", "--combiner", "sum")
+    here("outbox", "init", "words")
+    shop.execute("DROP TABLE cq_outbox")
+    shop.execute("DROP TABLE cq_outbox_progress")
+    shop.commit()
+
+    for command in ("outbox aside words", "outbox retry words", "link rebase words outbox"):
+        assert re.search(
+            "no such table: cq_outbox.*: `cq outbox init QUEUE` creates it", here(*command.split()).err
+        )
 
 
 def test_rows_that_no_worker_has_read_are_unknown(here: Here, shop: sqlite3.Connection) -> None:

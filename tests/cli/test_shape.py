@@ -77,7 +77,7 @@ def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> N
         ),
         (
             "rebucket words --buckets 9",
-            "2 rows in 4 buckets: waiting for workers to drain the former buckets of queue 'words'",
+            "4 buckets with 2 queued rows: waiting for workers to drain the former buckets of queue 'words'",
             "workers drain the former buckets of queue 'words'; `cq status words` shows it",
         ),
         (

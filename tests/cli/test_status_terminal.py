@@ -73,6 +73,16 @@ def test_it_fits_a_terminal(cli: Cli, db: Any, columns: int, count: int) -> None
         assert ("waiting" in lines[0]) == (columns == 200)
 
 
+@pytest.mark.parametrize(("columns", "blocks"), [(26, 5), (40, 10), (80, 20), (100, 60)])
+def test_charts_of_the_past_hour_fit_a_terminal(cli: Cli, db: Any, columns: int, blocks: int) -> None:
+    cq.configure(db, "words")
+    with Terminal(cli, "status", "--history", size=(columns, 60)) as terminal:
+        lines = plain(terminal.output()).splitlines()
+
+    assert max(map(cell_len, lines)) <= columns
+    assert [line.split()[-1] for line in lines if "▁" in line] == ["▁" * blocks] * 5
+
+
 def make_urgent(db: Any) -> None:
     """Three queues that an operator must know of, among calm ones."""
     for name in ("calm", "broken", "stopped", "late"):

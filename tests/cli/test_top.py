@@ -133,6 +133,11 @@ def test_the_cloud_of_a_time_and_what_has_changed_since(here: Here, db: Any, cli
         ("configure words --keep-clouds 1h", 2, "--keep-clouds needs the top: add --top"),
         ("cloud nobody --follow", 1, "cq: queue 'nobody' is not configured"),
         ("top plain", 1, "cq: queue 'plain' keeps no top: run `cq configure plain --top` first"),
+        (
+            "top tallies",
+            1,
+            "its values are of type dict, so declare a top with a score function in an application",
+        ),
         ("cloud words", 1, "cq: no cloud of queue 'words' has been published yet"),
     ],
 )
@@ -140,6 +145,7 @@ def test_what_is_refused_or_missing_is_said(
     here: Here, db: Any, command: str, status: int, said: str
 ) -> None:
     cq.configure(db, "plain")
+    cq.configure(db, "tallies", value=dict, combiner="counter")
     Words(db)
 
     ended = here(*command.split())

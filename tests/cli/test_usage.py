@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
@@ -40,6 +41,7 @@ def test_every_command_has_help_with_an_example(here: Here, path: tuple[str, ...
     assert f"Usage: cq {words} " in shown.out
     lines = shown.out.partition("\nExamples:\n")[2].splitlines()
     assert lines == [f"  {line}" for line in examples(COMMANDS[path])]
+    assert not re.search(r"^  \S+ <", shown.out, re.MULTILINE), "a type of Python"
     assert all(line.startswith(f"  cq {words}") for line in lines)
     assert lines
 

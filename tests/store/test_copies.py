@@ -158,6 +158,25 @@ def test_a_copy_that_fails_leaves_the_earlier_one(db: Any, path: Path) -> None:
     assert get(cq.open(path, read_only=True)) == b"1"
 
 
+def test_a_store_that_its_owner_may_only_read_can_be_copied(
+    db: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite opens the draft by its path, which it could not for another user than root."""
+    put(db, b"1")
+    path.with_name("store.db").chmod(0o400)
+    modes: list[int] = []
+    set_times = os.utime
+
+    def note_mode(draft: Path, times: tuple[float, float]) -> None:
+        modes.append(draft.stat().st_mode & 0o777)
+        set_times(draft, times)
+
+    monkeypatch.setattr(os, "utime", note_mode)
+    make_copy(db, path)
+
+    assert (modes, path.stat().st_mode & 0o777) == ([0o600], 0o400)
+
+
 def test_one_process_copies_to_a_path_and_the_next_removes_what_it_left(db: Any, path: Path) -> None:
     put(db, b"1")
     draft, journal = (path.with_name(f"copy.db-{each}") for each in ("draft", "draft-journal"))

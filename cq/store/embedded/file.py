@@ -256,10 +256,12 @@ def _write_whole(path: Path, access: Access, fill: Callable[[Path], object]) -> 
     Raises `OSError`, and `BlockingIOError` while another thread or process writes the same file.
     """
     draft = path.with_name(f"{path.name}-draft")
-    with _locked(draft, access):
+    # SQLite opens the draft by its path: the permissions of a read-only store would keep it from that.
+    with _locked(draft, access._replace(mode=access.mode | stat.S_IRUSR | stat.S_IWUSR)):
         try:
             fill(draft)
             with draft.open("rb") as file:
+                access.apply(file.fileno())
                 os.fsync(file.fileno())
             draft.replace(path)
         except BaseException:

@@ -151,7 +151,8 @@ def find_outbox(db: Database, queue: str) -> OutboxSource:
 
 def source_of(db: Database, settings: OutboxSettings) -> OutboxSource:
     """The source that settings describe."""
-    database = ReportingDatabase(env=settings.url_env, noun="application's database")
+    noun, init = "application's database", "cq outbox init QUEUE"
+    database = ReportingDatabase(env=settings.url_env, noun=noun, init=init)
     return OutboxSource(database, settings.schema, ensure_store_id(db))
 
 

@@ -49,6 +49,7 @@ _DRIVERS: Final = {
 _PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
 # The SQLSTATE classes of errors about data: invalid data, violated constraints, exceeded limits.
 _DATA_STATES: Final = ("22", "23", "54")
+_NO_TABLE: Final = ("42P01", 1146)  # the SQLSTATE of PostgreSQL, the number of MySQL
 _VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 _PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError, OSError)  # OSError: for a certificate file
 # The messages of the drivers of SQLite and PostgreSQL for a value of an unknown type.
@@ -85,13 +86,20 @@ class ReportingDatabase:
         url: a URL in SQLAlchemy's format; None: the value of the environment variable `env`.
         env: the name of the variable.
         noun: for error messages: what the database is to cq.
+        init: the command that creates the tables, for messages about a missing one.
     """
 
     def __init__(
-        self, url: str | None = None, *, env: str = TABLE_ENV, noun: str = "reporting database"
+        self,
+        url: str | None = None,
+        *,
+        env: str = TABLE_ENV,
+        noun: str = "reporting database",
+        init: str = "cq link init QUEUE",
     ) -> None:
         self._env = env
         self._noun = noun
+        self._init = init
         self._given = url
         self._lock = threading.Lock()
         self._engine: sa.Engine | None = None
@@ -244,6 +252,8 @@ class ReportingDatabase:
         message = f"{type(original or error).__name__}: {text}"
         if self._secrets is not None:
             message = self._secrets.redact(message)
+        if _is_about_table(original):
+            message += f": `{self._init}` creates it"
         return CannotSend(message) if _is_about_data(error) else LinkFailed(message)
 
 
@@ -266,6 +276,12 @@ def _is_about_data(error: exc.SQLAlchemyError) -> bool:
     if isinstance(state, str):
         return state[:2] in _DATA_STATES
     return str(original).lower().startswith(_REFUSALS)
+
+
+def _is_about_table(error: object) -> bool:
+    """Whether a driver's error says that a table is missing."""
+    code = getattr(error, "sqlstate", None) or next(iter(getattr(error, "args", ())), "")
+    return code in _NO_TABLE or str(code).startswith("no such table")
 
 
 def _listen(engine: sa.Engine) -> None:

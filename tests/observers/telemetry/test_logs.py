@@ -93,9 +93,9 @@ def test_pauses_that_grow_make_no_other_warning(clock: Clock, logged: Log) -> No
     logged.handler.close()
     assert [line.partition("WARNING ")[2] for line in logged.lines()] == [
         "bucket 0: failed, again in 0.1 s: E: wrong",
-        "the store cannot be read, again in 0.1 s: E: wrong",
+        "the store failed, again in 0.1 s: E: wrong",
         "bucket 0: failed, again in 2.5 s: E: wrong (2 times more in the last 63 s)",
-        "the store cannot be read, again in 2.5 s: E: wrong (2 times more in the last 63 s)",
+        "the store failed, again in 2.5 s: E: wrong (2 times more in the last 63 s)",
     ]
 
 
