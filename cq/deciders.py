@@ -279,11 +279,9 @@ def _book(book: dict[str, Any], request: dict[str, Any], now: float) -> dict[str
         case {"release": str(hold)}:
             return {"ok": holds.pop(hold, None) is not None}
         case {"raise_cap": by}:
-            least = book["cap"] - _free(book)
-            new = max(book["cap"] + _int(by), least)
-            is_raised = new == book["cap"] + by
-            book["cap"] = new
-            return {"ok": is_raised}
+            wanted = book["cap"] + _int(by)
+            book["cap"] = max(wanted, book["cap"] - _free(book))
+            return {"ok": book["cap"] == wanted}
     raise _unknown(request)
 
 
@@ -308,12 +306,12 @@ def resolve_decider(given: object) -> Decider:
 
     Its arguments follow the name: first those in their order, then the others by their names, as JSON.
     """
-    if not isinstance(given, str):
-        if not isinstance(given, Decider):
-            raise InvalidConfiguration(
-                f'expected a decider such as `cq.Decider("stock", 1, decide)`, got: {brief(given)}'
-            )
+    if isinstance(given, Decider):
         return given
+    if not isinstance(given, str):
+        raise InvalidConfiguration(
+            f'expected a decider such as `cq.Decider("stock", 1, decide)`, got: {brief(given)}'
+        )
     kind, *words = given.split(":")
     try:
         positional = [json.loads(each) for each in words if "=" not in each]

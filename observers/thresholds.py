@@ -76,10 +76,9 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     def tell(tr: Transaction, changes: list[Change]) -> None:
         told = []
         for change in changes:
-            before = reached(change.old)
             key = change.key if is_tuple else (change.key,)
-            new = reached(change.new).items()
-            told += [((*key, each), spent) for each, spent in new if each not in before]
+            before, now = reached(change.old), reached(change.new)
+            told += [((*key, each), spent) for each, spent in now.items() if each not in before]
         if told:
             target.add(tr, told)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq.keys.queue import VERSIONSTAMP_BYTES, Prefix, QueueKeys, prefix_end, stamped
+from cq.keys.queue import Prefix, QueueKeys, stamped
 
 TICKET_BYTES: Final = 20
 GROUP_BYTES: Final = 14
@@ -50,25 +50,17 @@ class AnswerKeys:
         self.decided = Prefix(self.prefix + b"d")
         self.all_withdrawn = Prefix(self.prefix + b"w")
 
-    def answers(self, group: bytes) -> bytes:
-        """The key of the answers to the requests of a group."""
-        return self._answers + group
+    def answers(self, group: bytes) -> Prefix:
+        """The key of the answers to the requests of a group, and the prefix of those of its large answers."""
+        return Prefix(self._answers + group)
 
     def large(self, group: bytes, position: int) -> bytes:
         """The key of a large answer to the request at a position of a group."""
         return self._answers + group + position.to_bytes(2, "big")
 
-    def all_of(self, group: bytes) -> tuple[bytes, bytes]:
-        """The range of all answers to the requests of a group."""
-        return self._answers + group, prefix_end(self._answers + group)
-
     def new_decided(self, number: int) -> bytes:
         """The key argument of `set_versionstamped_key` for groups that a pass answers; `number` orders its rows."""
         return stamped(self.decided, number.to_bytes(_PAGE_BYTES, "big"))
-
-    def versionstamp_of_decided(self, key: bytes) -> bytes:
-        """The versionstamp in the key of groups that a pass answered."""
-        return self.decided.rest(key)[:VERSIONSTAMP_BYTES]
 
     def withdrawn(self, ticket: bytes) -> bytes:
         """The key which says that a request is withdrawn."""

@@ -143,10 +143,6 @@ class _KeyDecisions(NamedTuple):
     refused: int
 
 
-_Answers = dict[bytes, dict[int, Encoded]]
-"""{group: {position: answer}} of all requests taken or withdrawn."""
-
-
 class _Decisions(Combination):
     """The decided and the failing requests of one pass."""
 
@@ -162,10 +158,13 @@ class _Decisions(Combination):
         self.result.reported = len(self.result.values)
         self.set_aside()
         answers = self._answers()
+        by_group: defaultdict[bytes, dict[int, Encoded]] = defaultdict(dict)
+        for ticket, answer in answers.items():
+            by_group[group_of(ticket)][position_of(ticket)] = answer
         keys, version = AnswerKeys(self.view.config.name), self.view.read_version
-        for group, added in answers.items():
+        for group, added in by_group.items():
             set_answers(self.effects.sets, keys, group, version, self._earlier(group) | added)
-        groups = list(answers)
+        groups = list(by_group)
         for number, start in enumerate(range(0, len(groups), _GROUPS)):
             listed = b"".join(groups[start : start + _GROUPS])
             self.effects.set_versionstamped_key(keys.new_decided(number), listed)
@@ -213,8 +212,7 @@ class _Decisions(Combination):
             try:
                 new, answer = _pair(decide(key, state, request))
                 if answer is not last or type(answer) not in _IMMUTABLE:  # many have the same one
-                    last, encoded = (), encoded_answer(answer)
-                    last = answer
+                    last, encoded = answer, encoded_answer(answer)
                 new_data = data if new is state and type(new) in _IMMUTABLE else self._checked(new)
                 refused += bool(new == state if is_refused is None else is_refused(request, answer))
             except BaseException as error:
@@ -236,8 +234,8 @@ class _Decisions(Combination):
 
     def _checked(self, state: Any) -> bytes | None:
         """The state encoded, or `_NOT_YET`; raises for one that cannot be stored."""
-        types = self._types
-        return _NOT_YET if type(state) is int and int in types and is_int64(state) else self._encoded(state)
+        is_int = type(state) is int and int in self._types and is_int64(state)
+        return _NOT_YET if is_int else self._encoded(state)
 
     def _encoded(self, state: Any) -> bytes | None:
         if state is None:
@@ -245,21 +243,18 @@ class _Decisions(Combination):
         self.view.config.value.check(state)
         return codec.encode_value(state)
 
-    def _answers(self) -> _Answers:
-        """The answers to all requests taken or withdrawn; sets aside those that failed."""
+    def _answers(self) -> dict[bytes, Encoded]:
+        """{ticket: answer} of all requests taken or withdrawn; sets aside those that failed."""
         view, effects = self.view, self.effects
-        answers: defaultdict[bytes, dict[int, Encoded]] = defaultdict(dict)
+        answers: dict[bytes, Encoded] = dict.fromkeys(self._withdrawn, (WITHDRAWN, _NONE))
         queued: dict[bytes, Any] = {}  # decoded once more, as a decider may have changed the requests
         if any(found.failed for found in self._found.values()):
             queued = {
                 each[0]: each for some in by_key(view.rows).values() for each in filter(is_request, some)
             }
-        for ticket in self._withdrawn:
-            answers[group_of(ticket)][position_of(ticket)] = WITHDRAWN, _NONE
         for encoded in self.result.values:
             found = self._found[encoded]
-            for ticket, answer in found.answers:
-                answers[group_of(ticket)][position_of(ticket)] = answer
+            answers.update(found.answers)
             effects.decisions += found.decisions
             self.result.decided += len(found.answers) - len(found.failed)
             self.result.refused += found.refused
@@ -268,15 +263,15 @@ class _Decisions(Combination):
                 piece = set_aside(effects, view.keys, encoded, failure, [queued[ticket]], piece)
                 self.result.failed[encoded] = failure
         for encoded, failure in self.result.aside.items():
-            for each in filter(is_request, view.taken.updates.get(encoded, [])):
-                answers[group_of(each[0])][position_of(each[0])] = _failed(failure)
-        return dict(answers)
+            taken = filter(is_request, view.taken.updates.get(encoded, []))
+            answers.update((each[0], _failed(failure)) for each in taken)
+        return answers
 
-    def _clear_marks(self, answers: _Answers) -> None:
+    def _clear_marks(self, answers: dict[bytes, Encoded]) -> None:
         """Clear the marks of withdrawn requests that are answered; if no request remains queued, all marks."""
         view = self.view
         for ticket, key in view.withdrawn.items():
-            if position_of(ticket) in answers.get(group_of(ticket), ()) or view.is_complete:
+            if ticket in answers or view.is_complete:
                 self.effects.clear(key)
 
 

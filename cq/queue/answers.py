@@ -101,24 +101,23 @@ def parse_answers(stored: bytes) -> tuple[int, dict[int, Encoded]]:
 
 def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
     """{ticket: answer} of the tickets that have one; its reads are in flight together."""
-    keys, found = AnswerKeys(name), {}
-    large: list[tuple[bytes, int, int, Value]] = []
+    keys = AnswerKeys(name)
+    found: dict[bytes, tuple[int, int, bytes]] = {}
+    large: dict[bytes, Value] = {}
     rows = {group: tr.get(keys.answers(group)) for group in dict.fromkeys(map(group_of, tickets))}
     parsed = {group: parse_answers(row.value) for group, row in rows.items() if row.value is not None}
     for ticket in tickets:
-        if (group := group_of(ticket)) in parsed:
-            version, answers = parsed[group]
-            outcome, content = answers.get(position := position_of(ticket), (None, b""))
-            if outcome is None:
-                continue
-            if content:
-                found[ticket] = StoredAnswer(version, outcome, codec.decode(content))
-            else:
-                large.append((ticket, version, outcome, tr.get(keys.large(group, position))))
-    for ticket, version, outcome, value in large:
-        if value.value is not None:  # else it is being removed
-            found[ticket] = StoredAnswer(version, outcome, codec.decode(value.value))
-    return found
+        group, position = group_of(ticket), position_of(ticket)
+        version, answers = parsed.get(group, (0, {}))
+        if position in answers:
+            found[ticket] = version, *answers[position]
+            if not found[ticket][2]:
+                large[ticket] = tr.get(keys.large(group, position))
+    return {
+        ticket: StoredAnswer(version, outcome, codec.decode(data))
+        for ticket, (version, outcome, content) in found.items()
+        if (data := content or large[ticket].value) is not None  # else it is being removed
+    }
 
 
 def kept_answers(tr: Transaction, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:

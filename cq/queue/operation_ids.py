@@ -136,7 +136,7 @@ class Trim:
         rows = tr.snapshot.get_range(begin, end, limit=_ANSWERS_PAGE, streaming_mode=WANT_ALL).to_list()
         gone = 0
         for row in rows:
-            if version_of(self._answers.versionstamp_of_decided(row.key)) >= horizon:
+            if version_of(self._answers.decided.rest(row.key)) >= horizon:
                 return gone, None
             groups = [row.value[at : at + GROUP_BYTES] for at in range(0, len(row.value), GROUP_BYTES)]
             # With a conflict: a pass may be answering more requests of the group.
@@ -147,7 +147,7 @@ class Trim:
                         parse_answers(found.value) if found.value is not None else (horizon, {})
                     )
                     if version < horizon:
-                        tr.clear_range(*self._answers.all_of(group))
+                        tr.clear_range(*self._answers.answers(group)())
                         gone += len(answers)
             tr.clear(row.key)
         return gone, keys.after(rows[-1].key) if len(rows) == _ANSWERS_PAGE else None
