@@ -5,7 +5,7 @@ A move copies and verifies the data while no transaction can write, and then swi
     1. directory  record the move: the target, with the same cell and epoch e
     2. source     fence `here` e -> `leaving` e+1. Every transaction of the user reads the fence with a conflict, so
                   those under way fail, and later ones get `UserMoving`: the data do not change during the copy
-    3. target     fence -> `arriving` e+1; copy the data piece by piece, each piece with the cursor after it
+    3. target     fence -> `arriving` e+1; copy the data piece by piece; each piece moves the fence's cursor
     4.            read both sides again, count and compare
     5. target     fence -> `here` e+1; then in the directory: cell = target, epoch e+1, source = the former cell
     6. source     clear the old data piece by piece; the fence stays `gone` e+1 for ever
@@ -22,12 +22,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from cq.cells.directory import Directory, deleted_error
 from cq.cells.names import free_names, take_names
-from cq.cells.records import ARRIVING, DELETED, GONE, HERE, LEAVING, CopyProgress, Fence, Record
+from cq.cells.records import ARRIVING, DELETED, GONE, HERE, LEAVING, Fence, Record
 from cq.cells.stores import CellStores
 from cq.cells.user_data import UserData
 from cq.errors import CellMismatch, MoveFailed, UserDeleted
@@ -100,17 +101,17 @@ class UserMove:
     def _copy_and_switch(self, record: Record, target: str) -> None:
         """Do steps 2 to 5."""
         source_db, target_db = self._stores[record.cell], self._stores[target]
-        leaving, arriving = Fence(LEAVING, record.epoch + 1), Fence(ARRIVING, record.epoch + 1)
+        leaving = Fence(LEAVING, record.epoch + 1)
         transact(source_db, lambda tr: self._leave(tr, record))
         if transact(target_db, lambda tr: self._arrive(tr, record, target)):
-            tries = self._copy(source_db, leaving, target_db, arriving)
-            if self._digest(source_db, leaving) != self._digest(target_db, arriving):
-                transact(target_db, lambda tr: self._begin_again(tr, arriving, tries))
+            copied = self._copy(source_db, leaving, target_db)
+            if self._digest(source_db, leaving) != self._digest(target_db, copied):
+                transact(target_db, lambda tr: self._begin_again(tr, copied))
                 raise MoveFailed(
                     f"the copy of user {self._user!r} in cell {target!r} differs from the original in cell "
                     f"{record.cell!r}: write users' data only through Cells.transact(), and move the user again"
                 )
-            transact(target_db, lambda tr: self._finish_copy(tr, arriving, tries))
+            transact(target_db, lambda tr: self._finish_copy(tr, copied))
         self._directory.advance(self._user, record, Record(target, record.epoch + 1, source=record.cell))
 
     def _clear_source(self, record: Record, source: str) -> None:
@@ -155,28 +156,24 @@ class UserMove:
 
     def _arrive(self, tr: Transaction, record: Record, target: str) -> bool:
         """Begin step 3, unless it has begun; returns False if the first half of step 5 is done."""
-        arriving = Fence(ARRIVING, record.epoch + 1)
+        epoch = record.epoch + 1
         fence = self._fence(tr)
-        if fence == Fence(HERE, arriving.epoch):
-            return False
         if fence is None:
             self._stores.check(tr, target)  # it may have been emptied
-        if fence is None or (fence.state == GONE and fence.epoch < arriving.epoch):
-            self._set_fence(tr, arriving)
-            self._begin_copy(tr, 1)
-        elif fence.epoch < arriving.epoch:
+        if fence is None or (fence.state == GONE and fence.epoch < epoch):
+            self._begin_copy(tr, Fence(ARRIVING, epoch, tries=1))
+        elif fence.epoch < epoch:
             raise self._restored_error(target, record)
-        elif fence != arriving:
+        elif fence.epoch > epoch or fence.state not in (ARRIVING, HERE):
             raise _Overtaken
-        return True
+        return fence is None or fence.state != HERE
 
-    def _finish_copy(self, tr: Transaction, arriving: Fence, tries: int) -> None:
+    def _finish_copy(self, tr: Transaction, copied: Fence) -> None:
         """Do the first half of step 5: the verified copy becomes the user's data."""
-        if self._fence(tr) == Fence(HERE, arriving.epoch):
-            return
-        self._expect_copied(tr, arriving, tries)
-        self._set_fence(tr, Fence(HERE, arriving.epoch))
-        tr.clear(keys.progress(self._encoded))
+        here = Fence(HERE, copied.epoch)
+        if self._fence(tr) != here:
+            self._expect(tr, copied)
+            self._set_fence(tr, here)
 
     def _clear_some(self, tr: Transaction, epoch: int) -> bool:
         """Do a piece of step 6; returns whether there is more."""
@@ -207,47 +204,41 @@ class UserMove:
 
     # The copy
 
-    def _begin_copy(self, tr: Transaction, tries: int) -> None:
+    def _begin_copy(self, tr: Transaction, arriving: Fence) -> None:
         tr.clear_range(*keys.all_of(self._encoded))
-        tr.set(keys.progress(self._encoded), CopyProgress(tries=tries).to_bytes())
+        self._set_fence(tr, arriving)
 
-    def _begin_again(self, tr: Transaction, arriving: Fence, tries: int) -> None:
+    def _begin_again(self, tr: Transaction, copied: Fence) -> None:
         """Discard a copy that differs from the original."""
-        self._expect_copied(tr, arriving, tries)
-        self._begin_copy(tr, tries + 1)
+        self._expect(tr, copied)
+        self._begin_copy(tr, Fence(ARRIVING, copied.epoch, tries=copied.tries + 1))
 
-    def _expect_copied(self, tr: TransactionRead, arriving: Fence, tries: int) -> None:
-        """Raise `_Overtaken` unless the copy is still the one of this try."""
-        self._expect(tr, arriving)
-        progress = self._progress(tr)
-        if not progress.is_done or progress.tries != tries:
+    def _arriving(self, tr: TransactionRead, epoch: int) -> Fence:
+        """Return the fence under which the data are copied; raises `_Overtaken` if it is another one."""
+        fence = self._fence(tr)
+        if fence is None or (fence.state, fence.epoch) != (ARRIVING, epoch):
             raise _Overtaken
+        return fence
 
-    def _progress(self, tr: TransactionRead) -> CopyProgress:
-        stored = tr.get(keys.progress(self._encoded)).value
-        if stored is None:
-            raise _Overtaken
-        return CopyProgress.from_bytes(stored)
+    def _copy(self, source: Database, leaving: Fence, target: Database) -> Fence:
+        """Copy the remaining data; returns the fence in the target after that."""
+        while True:
+            before = transact(target, lambda tr: self._arriving(tr.snapshot, leaving.epoch))
+            if before.cursor is None:
+                return before
+            rows = transact(source, partial(self._read, fence=leaving, cursor=before.cursor))
+            transact(target, partial(self._write, before=before, rows=rows))
 
-    def _copy(self, source: Database, leaving: Fence, target: Database, arriving: Fence) -> int:
-        """Copy the remaining data; returns the number of the try."""
-        while not (progress := transact(target, lambda tr: self._progress(tr.snapshot))).is_done:
-            rows = transact(source, partial(self._read, fence=leaving, cursor=progress.cursor))
-            transact(target, partial(self._write, fence=arriving, before=progress, rows=rows))
-        return progress.tries
-
-    def _write(self, tr: Transaction, fence: Fence, before: CopyProgress, rows: list[KeyValue]) -> None:
-        """Write a piece with its cursor, unless another process has written it."""
-        self._expect(tr, fence)
-        if self._progress(tr) != before:
+    def _write(self, tr: Transaction, before: Fence, rows: list[KeyValue]) -> None:
+        """Write a piece, and move the cursor, unless another process has done so."""
+        if self._fence(tr) != before:
             return
         begin = len(keys.all_of(self._encoded)[0])
         for row in rows:
             tr.set(row.key, row.value)
             if (name := keys.entry_in(self._encoded, row.key)) is not None:
                 tr.set(keys.listed_entry(name, self._encoded), b"")
-        cursor = after(rows[-1].key)[begin:] if rows else before.cursor
-        tr.set(keys.progress(self._encoded), CopyProgress(cursor, not rows, before.tries).to_bytes())
+        self._set_fence(tr, replace(before, cursor=after(rows[-1].key)[begin:] if rows else None))
 
     def _read(self, tr: Transaction, fence: Fence, cursor: bytes) -> list[KeyValue]:
         """Read the next piece from a cursor on; empty at the end."""

@@ -1,4 +1,4 @@
-"""The stored records of cells: a cell's entry and identity, a user's record and fence, and the progress of a copy."""
+"""The stored records of cells: a cell's entry and identity, and a user's record and fence."""
 
 from __future__ import annotations
 
@@ -83,26 +83,14 @@ class Fence(StoredRecord):
         state: `here`; `leaving` while the data are copied elsewhere; `arriving` while they are copied here; `gone`;
             `deleted`.
         epoch: epoch of the user in this cell; if the user is leaving or gone, the epoch in the next cell.
+        cursor: while the user is arriving, the key, without its prefix, at which the copy continues; None: all data are
+            copied.
+        tries: while the user is arriving, the number of copies begun so far: each differs from the copies before.
     """
 
     NOUN = "the fence of a user"
 
     state: str
     epoch: int
-
-
-@dataclass(frozen=True)
-class CopyProgress(StoredRecord):
-    """The progress of the copy of a user's data.
-
-    Attributes:
-        cursor: the key, without its prefix, at which the copy continues.
-        is_done: whether all data are copied.
-        tries: number of copies begun so far.
-    """
-
-    NOUN = "the progress of a copy"
-
-    cursor: bytes = b""
-    is_done: bool = False
-    tries: int = 1
+    cursor: bytes | None = b""
+    tries: int = 0

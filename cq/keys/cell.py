@@ -13,8 +13,7 @@ one, so the keys of two users never mix. `entry` is the name of an index, "/" an
     "cq/c/m" user            "", while the user is moving             moves                      directory
     "cq/c/g" old             user and number of a former id           map_old_ids                directory
     "cq/c/i"                 names of the cell and of its directory   add_cell                   cell
-    "cq/c/f" user            the user's fence: state and epoch        transactions, moves        cell
-    "cq/c/p" user            progress of the copy                     moves                      cell
+    "cq/c/f" user            the user's fence: state, epoch, copy     transactions, moves        cell
     "cq/c/x" user            which names stay, during a deletion      deletions                  cell
     "cq/c/d" user "d" ...    the application's data of the user       the application            cell
     "cq/c/d" user "n"        the user's latest id                     next_id                    cell
@@ -49,7 +48,6 @@ MAX_NAME_BYTES: Final = 200
 _GLOBAL_IDS: Final = CELLS + b"g"
 IDENTITY: Final = CELLS + b"i"
 _FENCES: Final = CELLS + b"f"
-_PROGRESS: Final = CELLS + b"p"
 _DELETIONS: Final = CELLS + b"x"
 _DATA: Final = CELLS + b"d"
 _ENTRIES: Final = CELLS + b"e"
@@ -160,11 +158,6 @@ def global_id(old: Any) -> bytes:
 def fence(user: bytes) -> bytes:
     """The key of a user's fence."""
     return _FENCES + user
-
-
-def progress(user: bytes) -> bytes:
-    """The key of the progress of the copy of a user."""
-    return _PROGRESS + user
 
 
 def deleting(user: bytes = b"") -> bytes:
