@@ -19,8 +19,6 @@ from cq.store.transact import transact
 
 _BATCH_LINES: Final = 2_000
 _BATCH_BYTES: Final = 200_000
-FIRST: Final = b"\x00first"
-"""What the key of the first file of a log has after the name."""
 LONGEST_LINE: Final = 1_000_000
 """Maximum bytes of a line; a longer one is read as several."""
 _PIECE_BYTES: Final = 1 << 20
@@ -28,21 +26,20 @@ _PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilePosition(StoredRecord):
-    """The bytes and the lines of a file added so far, and the fingerprint (BLAKE2b) of these bytes."""
+    """A position in a file, which is recognised by the bytes before it, or at its beginning by its inode.
+
+    Attributes:
+        offset: number of bytes added so far.
+        lines: number of lines in them.
+        fingerprint: BLAKE2b of these bytes.
+        inode: of the file with which a follower of a log has begun, until it has added lines; 0: any file.
+    """
 
     NOUN = "the position in a file"
 
     offset: int = 0
     lines: int = 0
     fingerprint: bytes = hashlib.blake2b(digest_size=16).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class FirstFile(StoredRecord):
-    """The inode of the file with which the first follower of a log has begun."""
-
-    NOUN = "the first file of a log"
-
     inode: int = 0
 
 

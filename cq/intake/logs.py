@@ -9,10 +9,9 @@ before it, which can still get lines. The transaction that adds the first lines 
 
     load(name)                position in the file that is read
     load(name) 00 "former"    position in the file before it
-    load(name) 00 "first"     the first file, by its inode
 
-A process that is killed before it has added a line leaves no fingerprint of the file. The next process finds the file
-by its inode, which a renamed file keeps.
+A process that is killed before it has added a line leaves no fingerprint of the file, but its inode. The next process
+finds the file by it, as a renamed file keeps its inode.
 """
 
 from __future__ import annotations
@@ -30,11 +29,9 @@ from typing import BinaryIO, Final, cast
 from cq.config.queue import read_config
 from cq.errors import InvalidData
 from cq.intake.lines import (
-    FIRST,
     LONGEST_LINE,
     AddedLines,
     FilePosition,
-    FirstFile,
     LineAdder,
     LineReader,
     StoredPosition,
@@ -154,8 +151,8 @@ class LogFollower:
     def __init__(self, db: Database, queue: str, path: Path, name: str | None = None) -> None:
         self._db, self._path = db, path.absolute()
         name = os.fspath(self._path) if name is None else name
-        self._key, self._former_key, first_key = (
-            QueueKeys(queue).load(os.fsencode(name) + suffix) for suffix in (b"", _FORMER, FIRST)
+        self._key, self._former_key = (
+            QueueKeys(queue).load(os.fsencode(name) + suffix) for suffix in (b"", _FORMER)
         )
 
         def begin(tr: Transaction) -> list[FilePosition]:
@@ -163,18 +160,18 @@ class LogFollower:
             return [read_position(tr.snapshot, key) for key in (self._key, self._former_key)]
 
         self._stored, former = transact(db, begin)
-        found = self._find(self._stored) if self._stored.offset else self._first(queue, first_key)
-        if found is None:
+        found = self._find(self._stored) if self._stored != FilePosition() else None
+        if found is None and self._stored.offset:
             raise InvalidData(
                 f"{path}: {self._stored.offset:,} bytes of a file are added under the name {name!r}, and neither this "
                 "file nor a former one beside it begins with them: put the former file beside it, as "
                 f"{path.name}.1, or give another name to begin at the start of {path.name}"
             )
+        self._file = found or self._first(queue)
         with ExitStack() as stack:
-            stack.callback(found.close)
+            stack.callback(self._file.close)
             self._former = self._find(former) if former.offset else None
             stack.pop_all()
-        self._file = found
         # The files among which the present one was not found.
         self._searched: list[tuple[Path, _Identity]] = []
 
@@ -236,27 +233,28 @@ class LogFollower:
 
     # The files
 
-    def _first(self, queue: str, key: bytes) -> LogFile:
-        """Open the file with which the first process of this name has begun, or begin with the present one."""
-
-        def store(tr: Transaction) -> None:
-            read_config(tr, queue)
-            tr.set(key, FirstFile(inode=file.identity[1]).to_bytes())
-
-        first = transact(self._db, lambda tr: tr.get(key).value)
-        if first is not None:
-            if found := self._find(FilePosition(), FirstFile.from_bytes(first).inode):
-                return found
+    def _first(self, queue: str) -> LogFile:
+        """Begin with the present file, and store its inode for the next process."""
+        if self._stored.inode:
             log.warning(
                 "%s: the file that was there at the first start is gone, and none of its lines was added: this begins "
                 "with the present file",
                 self._path,
             )
+
+        def store(tr: Transaction) -> None:
+            read_config(tr, queue)
+            # Otherwise another process has begun with another file, and the first add raises.
+            if read_position(tr, self._key) == self._stored:
+                tr.set(self._key, begun.to_bytes())
+
         with ExitStack() as stack:
             file = LogFile(self._path, FilePosition())
             stack.callback(file.close)
+            begun = FilePosition(inode=file.identity[1])
             transact(self._db, store)
             stack.pop_all()
+        self._stored = begun
         return file
 
     def _later_files(self) -> list[tuple[Path, _Identity]]:
@@ -275,14 +273,14 @@ class LogFollower:
             return [each for each in files if each[0] == self._path]
         return files[order.index(self._file.identity) + 1 :]
 
-    def _find(self, position: FilePosition, inode: int | None = None) -> LogFile | None:
-        """Open the newest file that begins with the bytes before a position, of this inode if given; else None."""
+    def _find(self, position: FilePosition) -> LogFile | None:
+        """Open the newest file that a position may be in; None if there is none."""
         while True:
             files = self._files()
             for path, _ in reversed(files):
                 with suppress(InvalidData, FileNotFoundError, *_DAMAGED):
                     found = LogFile(path, position)
-                    if inode in (None, found.identity[1]):
+                    if position.inode in (0, found.identity[1]):
                         return found
                     found.close()
             if files == self._files():  # otherwise they were renamed meanwhile

@@ -12,7 +12,7 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
 from cq.intake.documents import decode_counts
-from cq.intake.lines import FIRST, FilePosition, FirstFile
+from cq.intake.lines import FilePosition
 from cq.keys import CHANGED, place, prefix_end, version_of
 from cq.keys.answers import GROUP_BYTES
 from cq.keys.link import Position
@@ -83,8 +83,8 @@ def check_answer(piece: Piece, found: Found) -> None:
 
 
 def check_load(piece: Piece, found: Found) -> None:
-    """Check the position in a file that is being added, or the first file of a log."""
-    (FirstFile if found.rest.endswith(FIRST) else FilePosition).from_bytes(found.value)
+    """Check the position in a file that is being added."""
+    FilePosition.from_bytes(found.value)
 
 
 def check_refused(piece: Piece, found: Found) -> None:
