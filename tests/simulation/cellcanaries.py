@@ -79,7 +79,7 @@ def takes_no_seat_for_a_mover(begin: Any, self: Any, user: Any, target: str) -> 
         return begin(self, user, target)
 
 
-@cells.replaces("cq.cells.router.Router.cell_of", seed=7, only={"move"})
+@cells.replaces("cq.cells.router.Router.cell_of", seed=10, only={"move"})
 def remembers_users_for_ever(cell_of: Any, self: Router, user: Any) -> Any:
     """A router goes on to take the requests of a user who has left its cell."""
     found = cell_of(self, user)
@@ -132,7 +132,7 @@ def uses_an_id_again(bury: Any, self: Any, user: Any, cell: str) -> None:
     transact(self.db, lambda tr: tr.clear(cellkeys.record(cellkeys.encoded_user(user))))
 
 
-@cells.patches(seed=30, only={"deletes", "move"})
+@cells.patches(seed=33, only={"deletes", "move"})
 @contextmanager
 def moves_the_deleted() -> Iterator[None]:
     """A move continues although the user's deletion is decided; here it takes seconds until that is complete."""

@@ -129,7 +129,7 @@ def leaves_the_rest_of_rotated_logs(find: Any, self: Any, position: FilePosition
     return LogFile(self._path, FilePosition())
 
 
-@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=194, also={"files"})
+@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=210, also={"files"})
 def takes_a_truncated_log_for_the_one_before(*_: Any) -> bool:
     """A follower does not notice that a log was truncated."""
     return True
