@@ -308,7 +308,7 @@ class Changelogs:
         def read(tr: TransactionRead) -> bytes:
             changelog = read_changelog(tr, queue)
             if given == LATEST:
-                return changelog.read_last(tr, 1, 1).end
+                return changelog.end(tr)
             return check_position(given) if given else changelog.begin(tr)
 
         return transact(self._db, lambda tr: read(tr.snapshot))

@@ -38,11 +38,6 @@ class ChangelogPage:
     messages: tuple[Message[Any], ...] = ()
     more: bool = False
 
-    @property
-    def end(self) -> bytes:
-        """The position after this page."""
-        return self.messages[-1].id if self.messages else self.begin
-
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
@@ -84,19 +79,16 @@ class Changelog:
         rows, more = take(found, limit, max_bytes)
         return ChangelogPage(begin, tuple(map(decode_message, rows)), more)
 
-    def read_last(self, tr: TransactionRead, limit: int, max_bytes: int) -> ChangelogPage:
-        """Return the last stored changes, within the limits of `read`; raises `FeedNotConfigured`."""
-        read_feed_config(tr, self.feed)
-        begin, end = self.keys.messages(self.receiver)
-        rows, more = take(tr.get_range(begin, end, limit=limit + 1, reverse=True), limit + 1, max_bytes)
-        # The oldest row is the position before the others, unless the page has all rows.
-        before = id_of(rows.pop().key) if more or len(rows) > limit else self._removed(tr)
-        return ChangelogPage(before, tuple(map(decode_message, reversed(rows))))
-
     def begin(self, tr: TransactionRead) -> bytes:
         """Return the position before the oldest stored change; raises `FeedNotConfigured`."""
         read_feed_config(tr, self.feed)
         return self._removed(tr)
+
+    def end(self, tr: TransactionRead) -> bytes:
+        """Return the position after the latest change; raises `FeedNotConfigured`."""
+        for row in tr.get_range(*self.keys.messages(self.receiver), limit=1, reverse=True):
+            return id_of(row.key)
+        return self.begin(tr)
 
     def watch(self, tr: Transaction) -> Void:
         """Return a watch that fires at the next change after the transaction's read version."""
