@@ -156,13 +156,10 @@ def _ask_users(
     fences = [tr.get(keys.fence(keys.encoded_user(user))) for user, _ in of]
     answers: dict[Any, T | UserDeleted] = {}
     for (user, location), stored in zip(of, fences, strict=True):
-        fence = None if stored.value is None else Fence.from_bytes(stored.value)
-        if fence is None and location.epoch == 1:  # no transaction of the user has run yet
-            cells.check_store(tr, location.cell)
-            fence = Fence(HERE, 1)
+        fence = cells.fence_in(tr, location.cell, stored.value)
         if fence == Fence(HERE, location.epoch):
             answers[user] = ask(UserData(tr, user, location.cell))
-        elif fence is not None and fence.state == DELETED:
+        elif fence.state == DELETED:
             answers[user] = deleted_error(user)
     return answers
 

@@ -192,9 +192,9 @@ class Cells:
         """
         return self._stores[name]
 
-    def check_store(self, tr: TransactionRead, name: str) -> None:
-        """Raise `CellMismatch` unless the transaction's store is this cell: it may have been emptied."""
-        self._stores.check(tr, name)
+    def fence_in(self, tr: TransactionRead, name: str, stored: bytes | None) -> Fence:
+        """Return the fence of a user of this cell, as stored there; raises `CellMismatch` for another store."""
+        return self._stores.fence_in(tr, name, stored)
 
     # Users
 
@@ -265,17 +265,15 @@ class Cells:
     def _enter_cell(self, tr: Transaction, user: Any, location: Location) -> UserData:
         """Return the user's data if the fence is here: read with a conflict, so a move that begins aborts it."""
         key = keys.fence(keys.encoded_user(user))
-        here = Fence(HERE, location.epoch)
         stored = tr.get(key).value
-        if stored is None and location.epoch == 1:
-            # The user's first transaction: a user who has moved away has left a fence. But the store may be emptied.
-            self.check_store(tr, location.cell)
-            tr.set(key, here.to_bytes())
-        elif stored is None or (fence := Fence.from_bytes(stored)) != here:
-            if stored is None or fence.state != DELETED:
-                raise _Elsewhere
+        fence = self.fence_in(tr, location.cell, stored)
+        if fence.state == DELETED:
             self.forget([user])
             raise deleted_error(user)
+        if fence != Fence(HERE, location.epoch):
+            raise _Elsewhere
+        if stored is None:
+            tr.set(key, fence.to_bytes())
         return UserData(tr, user, location.cell)
 
     def forget(self, users: Iterable[Any]) -> None:
@@ -447,7 +445,7 @@ class Cells:
 
         def is_lost(name: str) -> bool:
             try:
-                transact(self.store(name), lambda tr: self.check_store(tr, name))
+                transact(self.store(name), lambda tr: self._stores.check(tr, name))
             except (CellError, StoreError):
                 return True
             return False

@@ -148,11 +148,7 @@ class UserMove:
 
     def _fence_at(self, tr: Transaction, record: Record) -> Fence:
         """Return the fence in the record's cell; raises `CellMismatch` for another store."""
-        fence = self._fence(tr)
-        if fence is None:  # no transaction of the user has run yet
-            self._stores.check(tr, record.cell)
-            return Fence(HERE, 1)
-        return fence
+        return self._stores.fence_in(tr, record.cell, tr.get(keys.fence(self._encoded)).value)
 
     def _arrive(self, tr: Transaction, record: Record, target: str) -> bool:
         """Begin step 3, unless it has begun; returns False if the first half of step 5 is done."""

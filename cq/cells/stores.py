@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cq import store
 from cq.cells.directory import Directory
-from cq.cells.records import Identity
+from cq.cells.records import HERE, Fence, Identity
 from cq.config.store_id import ensure_store_id
 from cq.errors import CellMismatch, NotAStore
 from cq.keys import cell as keys
@@ -67,6 +67,16 @@ class CellStores:
     def check(self, tr: TransactionRead, name: str) -> None:
         """Raise `CellMismatch` unless the transaction's store is this cell: it may have been emptied."""
         check_identity(tr, Identity(name, self.directory_id()))
+
+    def fence_in(self, tr: TransactionRead, name: str, stored: bytes | None) -> Fence:
+        """Return the fence of a user of this cell, as stored there; raises `CellMismatch` for another store.
+
+        Without a stored one, no transaction of the user has run yet, or the store was emptied.
+        """
+        if stored is None:
+            self.check(tr, name)
+            return Fence(HERE, 1)
+        return Fence.from_bytes(stored)
 
     def close(self) -> None:
         """Close the opened stores."""

@@ -271,7 +271,11 @@ def test_a_cell_that_was_emptied_or_set_back_is_noticed(site: Site) -> None:
     load(site.own, 2)
     site.own.move(USER, "cell1")
     emptied = site.own.store("cell1")
+    identity: Any = transact(emptied, lambda tr: tr.get(cellkeys.IDENTITY).value)
     transact(emptied, lambda tr: tr.clear_range_startswith(ROOT))
+    with pytest.raises(CellMismatch, match="emptied"):
+        site.own.transact(USER, read(b"name"))
+    transact(emptied, lambda tr: tr.set(cellkeys.IDENTITY, identity))
     with pytest.raises(CellMismatch, match="restored to an older state"):
         site.own.transact(USER, read(b"name"))
 
