@@ -12,6 +12,7 @@ from typing import Final
 
 MAX_CHARACTERS: Final = 1_000
 _CUT: Final = "..."
+_SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def printable(text: str) -> str:
@@ -48,6 +49,18 @@ def utc_time(seconds: float) -> str:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
         return f"{seconds:,g} s after 1970"
+
+
+def size(number: float) -> str:
+    """A number of bytes with a unit.
+
+    >>> size(999), size(12_345), size(17_592_186_044_416)
+    ('999 bytes', '12.3 kB', '17.6 TB')
+    """
+    for unit, name in _SIZES:
+        if number >= unit:
+            return f"{number / unit:,.1f} {name}"
+    return f"{number:,.0f} bytes"
 
 
 def message_of(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.plain_text import MAX_CHARACTERS, describe, escaped, message_of, printable
+from cq.plain_text import MAX_CHARACTERS, describe, escaped, message_of, printable, size
 
 
 @given(st.text(st.characters()))
@@ -57,3 +57,11 @@ def test_the_text_of_a_cluster_s_error_is_no_bytes() -> None:
     assert message_of(OfBinding()) == "Database is locked (1038)"
     assert describe(OfBinding()) == "OfBinding: Database is locked (1038)"
     assert message_of(ValueError("b'x'")) == "b'x'"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0 bytes"), (999_900_000, "999.9 MB"), (1_500_000_000, "1.5 GB"), (17_592_186_044_416, "17.6 TB")],
+)
+def test_sizes_are_in_units_that_fit(number: int, shown: str) -> None:
+    assert size(number) == shown

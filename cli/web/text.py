@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
+from cq import plain_text
 from cq.cli.shared.output import quantity
 from cq.durations import rough
 from cq.encoding.json_values import to_json
@@ -18,7 +19,6 @@ from cq.plain_text import escaped, utc_time
 
 T = TypeVar("T")
 
-_SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TICKS: Final = re.compile(r"`([^`]+)`")
 _MAX_CHARACTERS: Final = 2_000
 _MAX_NAMES: Final = 20
@@ -73,19 +73,10 @@ def count(number: float | None) -> str:
 
 
 def size(number: float | None) -> str:
-    """A number of bytes.
-
-    >>> size(999), size(12_345)
-    ('999 bytes', '12.3 kB')
-    """
+    """A number of bytes with a unit."""
     if number is None:
         return NOTHING
-    if not _is_usual(number):
-        return UNUSUAL
-    for unit, name in _SIZES:
-        if number >= unit:
-            return f"{number / unit:,.1f} {name}"
-    return f"{number:,.0f} bytes"
+    return plain_text.size(number) if _is_usual(number) else UNUSUAL
 
 
 def _is_usual(number: float) -> bool:

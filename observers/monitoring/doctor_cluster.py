@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.keys import QueueKeys
+from cq.plain_text import size
 from cq.store import OpenDatabase
 from cq.store.api import Database
 from cq.store.foundationdb import (
@@ -153,7 +154,7 @@ def free_space(cluster: Cluster) -> str:
         for role in ("storage", "log")
         if (name := f"least_operating_space_bytes_{role}_server") in data
     }
-    found = ", ".join(f"{role} servers: {free / 1e9:,.1f} GB" for role, free in least.items()) or "unknown"
+    found = ", ".join(f"{role} servers: {size(free)}" for role, free in least.items()) or "unknown"
     if any(free < LEAST_FREE_BYTES for free in least.values()):
         raise StoreError(f"free, {found}: add disks or processes before the cluster limits all transactions")
     return f"free, {found}"
@@ -201,9 +202,7 @@ def shards(db: Database, begin: bytes, end: bytes) -> str:
     rows = transact(db, lambda tr: tr.snapshot.get_range(_SHARDS + begin, _SHARDS + end).to_list())
     found = [json.loads(row.value) for row in rows]
     rate = max((each.get("shard_bytes_per_ksecond", 0) / 1_000 for each in found), default=0.0)
-    shown = (
-        f"shards of queued updates: {max(1, len(found))}, the hottest with {rate / 1e3:,.0f} kB/s of writes"
-    )
+    shown = f"shards of queued updates: {max(1, len(found))}, the hottest with {size(rate)}/s of writes"
     if rate > HOT_BYTES_PER_SECOND:
         raise StoreError(f"{shown}: spread them over more servers with `cq rebucket`")
     return shown

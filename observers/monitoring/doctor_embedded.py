@@ -12,6 +12,7 @@ import apsw
 
 from cq import keys, runtime
 from cq.errors import StoreError
+from cq.plain_text import size
 from cq.store import open as open_store
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded.file import PAGE_BYTES, check
@@ -65,20 +66,20 @@ class EmbeddedStore:
         if not check(self._path):
             return f"{self._path} does not exist yet: it is created at its first use"
         log = self._path.with_name(f"{self._path.name}-wal")
-        size = sum(file.stat().st_size for file in (self._path, log) if file.exists())
+        stored = sum(file.stat().st_size for file in (self._path, log) if file.exists())
         most = _max_file_bytes()
-        if size > FULL * most:
+        if stored > FULL * most:
             raise StoreError(
-                f"{self._path} has {_size(size)}, and SQLite takes {_size(most)}: move to a cluster"
+                f"{self._path} has {size(stored)}, and SQLite takes {size(most)}: move to a cluster"
             )
-        return f"{self._path}, {_size(size)} of at most {_size(most)}"
+        return f"{self._path}, {size(stored)} of at most {size(most)}"
 
     def _room(self) -> str:
         folder = next(folder for folder in self._path.parents if folder.exists())
         free = shutil.disk_usage(folder).free
-        found = f"{_size(free)} are free in {folder}"
+        found = f"{size(free)} are free in {folder}"
         if free < ROOM_BYTES:
-            raise StoreError(f"{found}: make room, for {_size(ROOM_BYTES)} at least")
+            raise StoreError(f"{found}: make room, for {size(ROOM_BYTES)} at least")
         return found
 
     def _clock(self) -> str:
@@ -96,12 +97,3 @@ def _max_file_bytes() -> int:
     """The largest file size that this SQLite supports."""
     with closing(apsw.Connection(":memory:")) as connection:
         return int(connection.execute("PRAGMA max_page_count").get) * PAGE_BYTES
-
-
-def _size(number: int) -> str:
-    """A number of bytes as readable text, such as "4.4 TB"."""
-    size, unit = number / 1e6, "MB"
-    for larger in ("GB", "TB"):
-        if size >= 1_000:
-            size, unit = size / 1_000, larger
-    return f"{size:.1f} {unit}"

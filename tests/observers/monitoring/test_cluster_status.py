@@ -56,8 +56,12 @@ def test_parts_may_be_absent() -> None:
             "redundancy",
             "not healthy: Only one replica remains of some data; see `status details`",
         ),
-        ({"data": {"least_operating_space_bytes_storage_server": 10**8}}, "space", "storage servers: 0.1 GB"),
-        ({"data": {"least_operating_space_bytes_log_server": -1}}, "space", "log servers: -0.0 GB"),
+        (
+            {"data": {"least_operating_space_bytes_storage_server": 10**8}},
+            "space",
+            "storage servers: 100.0 MB",
+        ),
+        ({"data": {"least_operating_space_bytes_log_server": -1}}, "space", "log servers: -1 bytes"),
         (
             {
                 "qos": {
