@@ -10,7 +10,7 @@ import typer
 
 from cq import runtime
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options, Queue, flag, option
+from cq.cli.shared.options import Options, Queue, flag, option, option_set
 from cq.cli.shared.output import is_read, note, print_document, print_json, print_words, quantity, say
 from cq.cli.shared.rows import RowsOptions, print_rows, whole_file
 from cq.durations import seconds_in
@@ -30,6 +30,26 @@ Group = Annotated[str | None, option("GROUP", "Group to show, if the queue keeps
 commands = CommandSet()
 
 
+@option_set
+class TopOptions(RowsOptions):
+    """The options of `cq top`."""
+
+    number: int = option(
+        "NUMBER", "Maximum number of keys, or of groups.", "-n", "--number", min=1, default=20
+    )
+    bottom: bool = flag("--bottom", "Show the lowest scores, the lowest first.")
+    group: Group = None
+    by: str | None = option(
+        "PERIOD",
+        "Show the top of a period of a roll-up, or of the window: 1h, 10m ..., with the ranks before.",
+    )
+    at: str | None = option(
+        "TIME",
+        "With --by: a time in the period, as 2026-01-31T12:00 in UTC, or 2d for two days ago. Default: now.",
+    )
+    groups: bool = flag("--groups", "Show the names of the groups, with the number of keys of each.")
+
+
 @commands.command(
     "top",
     examples=[
@@ -39,32 +59,7 @@ commands = CommandSet()
         "cq top hits --by 1h",
     ],
 )
-def top(
-    options: RowsOptions,
-    queue: Queue,
-    number: Annotated[
-        int, option("NUMBER", "Maximum number of keys, or of groups.", "-n", "--number", min=1)
-    ] = 20,
-    bottom: Annotated[bool, flag("--bottom", "Show the lowest scores, the lowest first.")] = False,
-    group: Group = None,
-    by: Annotated[
-        str | None,
-        option(
-            "PERIOD",
-            "Show the top of a period of a roll-up, or of the window: 1h, 10m ..., with the ranks before.",
-        ),
-    ] = None,
-    at: Annotated[
-        str | None,
-        option(
-            "TIME",
-            "With --by: a time in the period, as 2026-01-31T12:00 in UTC, or 2d for two days ago. Default: now.",
-        ),
-    ] = None,
-    groups: Annotated[
-        bool, flag("--groups", "Show the names of the groups, with the number of keys of each.")
-    ] = False,
-) -> None:
+def top(options: TopOptions, queue: Queue) -> None:
     """Print the keys with the highest scores.
 
     Each line has a key and its score. The highest score is first; keys with equal scores are in order. The result is
@@ -77,18 +72,19 @@ def top(
     JSON these are `key`, `score`, `rank` and `before`. A window's period is its width; its ranks before are those of
     the first keys of the top.
     """
+    by, at = options.by, options.at
     if by is None and at is not None:
         raise typer.BadParameter("--at needs the period: add --by 1h")
-    if by is not None and (groups or bottom or group is not None):
+    if by is not None and (options.groups or options.bottom or options.group is not None):
         raise typer.BadParameter("give either --by or --group, --groups and --bottom")
     target = options.target()
     db, ranking = options.read_store(), Ranking(queue)
     if by is not None:
-        rows = trending_rows(db, queue, by, None if at is None else _time(at), number)
-    elif groups:
-        rows = group_rows(db, ranking, number)
+        rows = trending_rows(db, queue, by, None if at is None else _time(at), options.number)
+    elif options.groups:
+        rows = group_rows(db, ranking, options.number)
     else:
-        rows = top_rows(db, ranking, number, group=group, bottom=bottom)
+        rows = top_rows(db, ranking, options.number, group=options.group, bottom=options.bottom)
     print_rows(rows, target)
 
 
@@ -106,6 +102,23 @@ def _time(given: str) -> float:
         ) from None
 
 
+@option_set
+class CloudOptions(Options):
+    """The options of `cq cloud`."""
+
+    group: Group = None
+    at: str | None = option(
+        "TIME", "Show the cloud as of this time: 2026-01-31T12:00 in UTC, or 2d for two days ago."
+    )
+    since: str | None = option(
+        "TIME", "Show what has changed since the cloud of this time; with --html as an animation."
+    )
+    follow: bool = flag("--follow", "Print each newer version when it is published, until ^C.")
+    html: str | None = option(
+        "FILE|-", "Write an HTML page to this file, for each version; - is standard output."
+    )
+
+
 @commands.command(
     "cloud",
     examples=[
@@ -115,26 +128,7 @@ def _time(given: str) -> float:
         "cq cloud words --since 1h",
     ],
 )
-def cloud(
-    options: Options,
-    queue: Queue,
-    group: Group = None,
-    at: Annotated[
-        str | None,
-        option("TIME", "Show the cloud as of this time: 2026-01-31T12:00 in UTC, or 2d for two days ago."),
-    ] = None,
-    since: Annotated[
-        str | None,
-        option("TIME", "Show what has changed since the cloud of this time; with --html as an animation."),
-    ] = None,
-    follow: Annotated[
-        bool, flag("--follow", "Print each newer version when it is published, until ^C.")
-    ] = False,
-    html: Annotated[
-        str | None,
-        option("FILE|-", "Write an HTML page to this file, for each version; - is standard output."),
-    ] = None,
-) -> None:
+def cloud(options: CloudOptions, queue: Queue) -> None:
     """Print the published cloud of a queue.
 
     The first line has the version. Then each line has the weight (1 to 9), key and score of an entry. Workers publish
@@ -148,22 +142,22 @@ def cloud(
     `since`, `version`, and `changes` as `[{"key": ..., "score": ..., "before": ...}, ...]`. With --html, up to 60
     versions of the time are shown one after the other.
     """
-    if follow and (at is not None or since is not None):
+    if options.follow and (options.at is not None or options.since is not None):
         raise typer.BadParameter("give either --follow, or --at and --since")
-    begin, end = (None if time is None else _time(time) for time in (since, at))
-    db, reader = options.read_store(), CloudReader(queue, group)
+    begin, end = (None if time is None else _time(time) for time in (options.since, options.at))
+    db, reader = options.read_store(), CloudReader(queue, options.group)
     if begin is not None:
-        _show_since(options, db, reader, (begin, end), html)
+        _show_since(options, db, reader, begin, end)
         return
-    for found in _versions(db, reader) if follow else [_read(db, reader, end)]:
-        if html is not None:
-            _write_page(html, to_html(found))
+    for found in _versions(db, reader) if options.follow else [_read(db, reader, end)]:
+        if options.html is not None:
+            _write_page(options.html, to_html(found))
         if options.json:
             print_json(_as_json(found))
-        elif html is None:
+        elif options.html is None:
             _print_cloud(found)
-        elif html != "-":
-            note(f"cq cloud: wrote version {found.version:,} to {html}")
+        elif options.html != "-":
+            note(f"cq cloud: wrote version {found.version:,} to {options.html}")
 
 
 def _read(db: Any, reader: CloudReader, at: float | None) -> Cloud:
@@ -177,13 +171,11 @@ def _versions(db: Any, reader: CloudReader) -> Iterator[Cloud]:
         version = found.version
 
 
-def _show_since(
-    options: Options, db: Any, reader: CloudReader, times: tuple[float, float | None], html: str | None
-) -> None:
+def _show_since(options: CloudOptions, db: Any, reader: CloudReader, begin: float, end: float | None) -> None:
     """Print the changes from the cloud of one time to that of another, or write the versions between as a page."""
-    newer = _read(db, reader, times[1])
+    html, newer = options.html, _read(db, reader, end)
     try:
-        older = _read(db, reader, times[0])
+        older = _read(db, reader, begin)
     except NotInStore:
         older = transact(db, lambda tr: reader.oldest(tr.snapshot))
     if html is not None:
