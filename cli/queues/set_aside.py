@@ -88,8 +88,7 @@ def retry(options: Options, queue: Queue, key: Key = None) -> None:
     db = options.open_store()
     wanted = _found(db, queue, key)
     count = retry_aside(db, queue, wanted)
-    what = "update or missed report" if count == 1 else "updates and missed reports"
-    options.answer(f"retried {count:,} {what} of queue {queue!r}", queue=queue, added=count)
+    options.answer(retried(queue, count), queue=queue, added=count)
 
 
 @commands.command("drop", examples=["cq aside drop words hello", "cq aside drop words --yes"])
@@ -103,7 +102,18 @@ def drop(options: Options, queue: Queue, key: Key = None, yes: Yes = False) -> N
     of_key = "" if key is None else f" of key {key!r}"
     confirm(f"drop everything that was set aside{of_key} in queue {queue!r}?", yes)
     count = drop_aside(db, queue, wanted)
-    options.answer(f"dropped {quantity(count, 'piece')} of queue {queue!r}", queue=queue, dropped=count)
+    options.answer(dropped(queue, count), queue=queue, dropped=count)
+
+
+def retried(queue: str, count: int) -> str:
+    """The result of a retry of so many updates and reports."""
+    what = quantity(count, "update or missed report", "updates and missed reports")
+    return f"retried {what} of queue {queue!r}"
+
+
+def dropped(queue: str, count: int) -> str:
+    """The result of dropping so many pieces."""
+    return f"dropped {quantity(count, 'piece')} of queue {queue!r}"
 
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:

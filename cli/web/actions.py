@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from cq import admin
+from cq.cli.queues.set_aside import dropped, retried
 from cq.cli.shared.options import seconds_of
-from cq.cli.shared.output import with_levels
+from cq.cli.shared.output import quantity, with_levels
 from cq.cli.web.access import WebAccess, form_of
 from cq.cli.web.rendering import Renderer
 from cq.cli.web.sampler import problem_of
@@ -93,7 +94,7 @@ def _resume(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 def _rebucket(db: OpenDatabase, queue: str, fields: Fields) -> str:
     admin.rebucket(db, queue, _whole(fields, "buckets"))
-    text = _with_levels(db, queue, f"queue {queue!r} has {_whole(fields, 'buckets'):,} buckets")
+    text = _with_levels(db, queue, f"queue {queue!r} has {quantity(_whole(fields, 'buckets'), 'bucket')}")
     return f"{text}: workers drain the former ones"
 
 
@@ -110,11 +111,11 @@ def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 
 def _retry(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    return f"retried {retry_aside(db, queue, _key(db, queue, fields)):,} updates and missed reports of queue {queue!r}"
+    return retried(queue, retry_aside(db, queue, _key(db, queue, fields)))
 
 
 def _drop(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    return f"dropped {drop_aside(db, queue, _key(db, queue, fields)):,} pieces of queue {queue!r}"
+    return dropped(queue, drop_aside(db, queue, _key(db, queue, fields)))
 
 
 def _set_link(db: OpenDatabase, queue: str, fields: Fields, *, paused: bool) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,7 +25,7 @@ from cq.feeds.messages import Message, decode_message
 from cq.keys import QueueKeys
 from cq.observers.feeds.changelog import changelog_of
 from cq.observers.feeds.tasks import FeedStatus, read_all
-from cq.observers.monitoring.diagnosis import Check
+from cq.observers.monitoring.diagnosis import Check, doctor
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.observers.top.cloud import Cloud, CloudReader
@@ -293,19 +291,21 @@ def _series(tr: TransactionRead, config: QueueConfig, key: Any, by: str) -> KeyS
 
 
 EVERY_SECONDS: Final = 60.0
-"""Time between two runs while the page is open, and the time limit of a run."""
+"""Time between two runs while the page is open."""
+_log = logging.getLogger(__name__)
 
 
 class Checks:
     """The latest findings about a store. They are made in a thread: the sampler and the end of the server do not wait.
+
+    Each check has a time limit of its own, so every run ends.
 
     Args:
         store: URL of the store; None: the default.
     """
 
     def __init__(self, store: str | None) -> None:
-        options = [] if store is None else ["--store", store]
-        self._command = [sys.executable, "-P", "-m", "cq", "doctor", "--json", *options]
+        self._store = store
         self._begun: float | None = None
         self._is_running = False
         self._found: list[Check] | None = None
@@ -327,19 +327,9 @@ class Checks:
 
     def _run(self) -> None:
         try:
-            ended = subprocess.run(  # noqa: S603 - this command itself
-                self._command,
-                check=False,
-                capture_output=True,
-                timeout=EVERY_SECONDS,
-                stdin=subprocess.DEVNULL,
-            )
-            # A process that was killed may have printed a part of a line.
-            lines = ended.stdout.splitlines() if ended.returncode in (0, 1) else []
-            self._found = [Check(**json.loads(line)) for line in lines]
-            why = ended.stderr.decode(errors="replace")[-500:] or f"status {ended.returncode}"
-            self._problem = "" if self._found else f"the checks failed: {why}"
-        except subprocess.TimeoutExpired:
-            self._problem = f"the checks have not ended after {EVERY_SECONDS:g} s: run `cq doctor`"
+            self._found, self._problem = list(doctor(self._store)), ""
+        except Exception as error:  # noqa: BLE001 - a bug: the pages show it
+            _log.exception("cq web: the checks cannot be made")
+            self._problem = f"the checks failed: {describe(error)}"
         finally:
             self._is_running = False

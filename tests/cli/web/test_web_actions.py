@@ -43,6 +43,8 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
         assert flags(db, "words").is_limited
         confirmed(found, "/actions/limit?queue=words")
         assert not flags(db, "words").is_limited
+        assert "has 1 bucket: workers drain" in confirmed(found, "/actions/rebucket?queue=words", buckets="1")
+        assert "retried 0 updates and missed reports" in confirmed(found, "/actions/retry?queue=words")
         for path, fields, message in (
             ("rebucket", {"buckets": "many"}, "expected a whole number"),
             ("pause", {"duration": "long"}, "expected a duration such as"),
@@ -53,7 +55,7 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     assert re.fullmatch("[0-9a-f]{8}", paused["session"])
     assert paused["given"] == "reason '<b>later</b>', duration '1h'"
     assert paused["result"] == "queue 'words' is paused"
-    assert len(events.of("operator_acted")) == 4
+    assert len(events.of("operator_acted")) == 6
     failed = [event["result"] for event in events.of("operator_failed")]
     assert len(failed) == 3
     assert failed[0].startswith("expected a whole number")
