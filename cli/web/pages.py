@@ -141,7 +141,7 @@ _LINK_LEVELS: Final = {"active": Level.GOOD, "filling": Level.NOTE, "paused": Le
 
 def _workers(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     seen = snapshot.value(OVERVIEW, Overview)
-    return {"workers": first_of((*_state(worker), worker) for worker in (seen.workers if seen else ()))}
+    return {"workers": seen and first_of((*_state(worker), worker) for worker in seen.workers)}
 
 
 def _state(worker: WorkerStatus) -> tuple[Level, str]:
@@ -155,7 +155,7 @@ def _state(worker: WorkerStatus) -> tuple[Level, str]:
 def _links(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     seen = snapshot.value(OVERVIEW, Overview)
     if seen is None:
-        return {"links": first_of(()), "outboxes": first_of(())}
+        return {"links": None, "outboxes": None}
 
     def leveled(links: Iterable[LinkStatus]) -> Iterator[tuple[Level, LinkStatus]]:
         return ((_LINK_LEVELS.get(each.state, Level.PROBLEM), each) for each in links)
@@ -180,8 +180,7 @@ def _cells(snapshot: StoreSnapshot) -> Mapping[str, Any]:
 
 def _checks(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     found: list[Check] | None = snapshot.value(_CHECKS, list)
-    checks = None if found is None else [(Level.GOOD if each.ok else Level.PROBLEM, each) for each in found]
-    return {"checks": checks}
+    return {"checks": found and first_of((Level.GOOD if each.ok else Level.PROBLEM, each) for each in found)}
 
 
 SECTIONS: Final = {

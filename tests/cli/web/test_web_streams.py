@@ -155,6 +155,20 @@ def test_a_page_of_thousands_of_queues_has_a_limited_size(db: Any, path: str) ->
         assert len(re.findall('<a href="/aside/queue-[0-9]+">queue', html)) == MAX_ROWS
 
 
+@pytest.mark.parametrize("path", ["/workers", "/links", "/aside", "/feeds", "/cells", "/checks"])
+def test_a_page_before_the_first_answer_says_nothing_about_the_store(db: Any, path: str) -> None:
+    dashboard, page = Dashboard(db, WebAccess("token", 0), WebOptions(operate=True)), page_of(path)
+    assert page is not None
+    waiting = "The checks run now" if path == "/checks" else "The first answer of the store"
+    for number, (error, text) in enumerate((("", waiting), ("it is away", "it is away"))):
+        snapshot = StoreSnapshot(number, {page.topics[-1]: Reading(error=error)})
+
+        html = dashboard.draw(page, snapshot, None, notice=None, form_token="")
+
+        assert text in html
+        assert not re.search("No (worker|queue|feed)|Nothing is set|is no directory", html)
+
+
 def test_all_queues_are_on_the_pages_of_queues(db: Any) -> None:
     names = [f"queue-{number:03}" for number in range(2 * ROWS + 1)]
     for name in names:
