@@ -65,6 +65,7 @@ class LinkKeys(NoteKeys):
     r"""The keys of one link of a queue, below `P "e" link "/"`.
 
         "q" bucket4 g4 versionstamp10 counter8   packed entries             add (blind)
+        "q" ... counter8 key                     the value of a large entry add (blind)
         "n" bucket4                              notification               add (blind), cleared by workers
         "b" bucket4                              epoch and `cleared up to`  workers (the lock)
         "f" bucket4                              failure: reason, start     workers
@@ -91,19 +92,26 @@ class LinkKeys(NoteKeys):
         prefix = self.all_rows + _NUMBER.pack(bucket)
         return prefix, prefix + b"\xff" * (SEQUENCE_BYTES + 1)
 
-    def new_row(self, bucket: int, generation: int, counter: int) -> bytes:
-        """The key argument of `set_versionstamped_key` for a row; `counter` is the counter of its first entry."""
-        return stamped(self.all_rows + _PAIR.pack(bucket, generation), _COUNTER.pack(counter))
+    def new_row(self, bucket: int, generation: int, counter: int, encoded_key: bytes = b"") -> bytes:
+        """The key argument of `set_versionstamped_key` for a row; `counter` is the counter of its first entry.
+
+        The key of a large entry, which has a row of its own, ends with the encoded key.
+        """
+        return stamped(self.all_rows + _PAIR.pack(bucket, generation), _COUNTER.pack(counter) + encoded_key)
 
     def row(self, bucket: int, sequence: bytes) -> bytes:
-        """The key of the row whose first entry has this sequence."""
+        """The key of the row whose first entry has this sequence, without the key of a large entry."""
         return self.all_rows + _NUMBER.pack(bucket) + sequence
 
-    def sequence_of_row(self, key: bytes) -> bytes:
-        """The sequence of a row's first entry; raises `CorruptData` if the key is not one of a row."""
-        if len(key) != len(self.all_rows) + _NUMBER.size + SEQUENCE_BYTES:
+    def split_row(self, key: bytes) -> tuple[bytes, bytes]:
+        """The sequence of a row's first entry, and the encoded key of a large entry or b"".
+
+        Raises `CorruptData` if the key is not one of a row.
+        """
+        begin = len(self.all_rows) + _NUMBER.size
+        if len(key) < begin + SEQUENCE_BYTES:
             raise CorruptData(f"the key {key!r} is not one of a link")
-        return key[-SEQUENCE_BYTES:]
+        return key[begin : begin + SEQUENCE_BYTES], key[begin + SEQUENCE_BYTES :]
 
     @staticmethod
     def bucket_of(data: bytes) -> int:
@@ -142,19 +150,12 @@ class LinkKeys(NoteKeys):
         return _NUMBER.unpack(rest[:4])[0], rest[4:-4], _NUMBER.unpack(rest[-4:])[0]
 
 
-def sequence_at(first: bytes, offset: int) -> bytes:
-    """The sequence of the entry `offset` entries after the `first` of its row; raises `CorruptData` on overflow."""
-    counter = _COUNTER.unpack(first[-_COUNTER.size :])[0] + offset
-    if counter >> 8 * _COUNTER.size:
-        raise CorruptData(f"the row {first.hex()} has more entries than there are sequences")
-    return first[: -_COUNTER.size] + _COUNTER.pack(counter)
-
-
 def sequences_from(first: bytes, count: int) -> list[bytes]:
     """The sequences of the `count` entries of a row; raises `CorruptData` on overflow."""
-    last = _COUNTER.unpack(sequence_at(first, count - 1)[-_COUNTER.size :])[0]
-    before, pack = first[: -_COUNTER.size], _COUNTER.pack
-    return [before + pack(counter) for counter in range(last - count + 1, last + 1)]
+    before, counter = first[: -_COUNTER.size], _COUNTER.unpack(first[-_COUNTER.size :])[0]
+    if counter + count - 1 >> 8 * _COUNTER.size:
+        raise CorruptData(f"the row {first.hex()} has more entries than there are sequences")
+    return [before + _COUNTER.pack(each) for each in range(counter, counter + count)]
 
 
 def first_sequence(generation: int) -> bytes:

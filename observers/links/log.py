@@ -3,18 +3,17 @@ r"""The log of a link: changes for another system, added in the transactions tha
 An add is blind: it has no reads and no conflicts. The key's hash determines the bucket of an entry, and each bucket is
 sent in the order of its entries' sequences; so all entries of a key are sent in commit order.
 
-A row is a byte for its kind, and a payload:
+A row is a byte 0, and CBOR of [encoded key, value, encoded key, value ...]: entries whose sequences count up from the
+row's own.
 
-    0  CBOR of [encoded key, value, encoded key, value ...]: entries whose sequences count up from the row's own
-    1  the first or a middle piece of an entry that is too large for one row; the next row has the next sequence
-    2  the last piece; all pieces together are encoded like kind 0: one entry with the sequence of the first piece
-
-A value of null is a deletion. One transaction added all entries of a row.
+An entry that is too large for such a row has one of its own: its key in the store ends with the encoded key, and the
+row is the value in CBOR. A value of null is a deletion. One transaction added all entries of a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -29,22 +28,20 @@ from cq.encoding.cbor import dumps
 from cq.encoding.codec import MAX_VALUE_BYTES
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData, TooLarge
-from cq.keys import INCOMPLETE_VERSIONSTAMP, after, version_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP, prefix_end, version_of
 from cq.keys.link import SEQUENCE_BYTES, LinkKeys, generation_of, sequences_from, versionstamp_of
 from cq.store.api import WANT_ALL, Transaction, TransactionRead
 
 ROW_BYTES: Final = 8_000
 """A row of this size is full: FoundationDB works best with values below 10 kB."""
-_PIECE_BYTES: Final = 90_000
-MAX_PIECES: Final = 2
-"""Maximum number of rows of an entry. A longer series was not written by cq, and might have no end."""
+_SHARED_BYTES: Final = (
+    90_000  # a larger entry has a row of its own: key and value can exceed the limit of a value
+)
 # CBOR encodes each of them in at most nine bytes, ints of up to 64 bits.
 _NUMBERS: Final = frozenset((int, float, bool, type(None)))
 _NUMBER_BYTES: Final = 9
 _PLAIN_KEYS: Final = frozenset((str, int, bytes))
-_WHOLE: Final = b"\x00"
-_PIECE: Final = b"\x01"
-_LAST_PIECE: Final = b"\x02"
+_KIND: Final = b"\x00"
 BUCKETS: Final = 8
 """Number of buckets of every link, which never changes; each of them can be sent in parallel.
 
@@ -125,23 +122,31 @@ _COUNTED: Final = 1 << 16
 _counters: Final = count(int.from_bytes(runtime.token_bytes(8)) >> 2, _COUNTED)
 
 
-def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
-    """Encode the entries of one bucket as [(counter, row)], in order; raises `InvalidData` or `TooLarge`.
+class _PackedRow(NamedTuple):
+    """A row to write: the counter of its first entry, what follows in its key, and its value."""
+
+    counter: int
+    tail: bytes
+    value: bytes
+
+
+def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[_PackedRow]:
+    """Encode the entries of one bucket as rows, in order; raises `InvalidData` or `TooLarge`.
 
     Args:
         pairs: (encoded key, value), None for a deletion.
     """
-    rows: list[tuple[int, bytes]] = []
+    rows: list[_PackedRow] = []
     content: list[Any] = []
     size = 0
     for encoded_key, value in pairs:
         entry_size = len(encoded_key) + _checked_size(value)
         if content and size + entry_size > ROW_BYTES:
-            rows += _rows(content)
+            rows.append(_packed(content))
             content, size = [], 0
         content += (encoded_key, value)
         size += entry_size
-    return rows + _rows(content) if content else rows
+    return [*rows, _packed(content)] if content else rows
 
 
 def _checked_size(value: Any) -> int:
@@ -153,17 +158,13 @@ def _checked_size(value: Any) -> int:
     return size
 
 
-def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
-    """Encode entries as one row, or one large entry as several pieces."""
+def _packed(content: list[Any]) -> _PackedRow:
+    """Encode several entries, or one large entry, as a row."""
     data = dumps(content)  # every part has been checked
-    if len(data) <= _PIECE_BYTES:
-        return [(next(_counters), _WHOLE + data)]
-    pieces = [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]
-    first = next(_counters)
-    kinds = [_PIECE] * (len(pieces) - 1) + [_LAST_PIECE]
-    return [
-        (first + number, kind + piece) for number, (kind, piece) in enumerate(zip(kinds, pieces, strict=True))
-    ]
+    if len(data) <= _SHARED_BYTES:
+        return _PackedRow(next(_counters), b"", _KIND + data)
+    encoded, value = content
+    return _PackedRow(next(_counters), encoded, dumps(value))
 
 
 def encoded_key(key: Any) -> bytes:
@@ -195,19 +196,18 @@ def decoded_keys(encoded: Sequence[Any]) -> list[Any]:
 
 
 def read_entries(snapshot: TransactionRead, keys: LinkKeys, bucket: int, limits: ReadLimits) -> QueuedEntries:
-    """Read a bucket's first entries, in whole rows, until a limit is exceeded.
+    """Read a bucket's first rows until their entries exceed a limit.
 
     Stops at a row of a later generation, and at a row stamped later than the read version: such a row was copied from
     elsewhere, and clearing up to it could delete entries that no worker has read.
     """
     found = QueuedEntries()
     size = 0
-    pieces: list[tuple[bytes, bytes]] = []
     for row in snapshot.get_range(*keys.rows(bucket), streaming_mode=WANT_ALL):
-        if not pieces and (size > limits.size or len(found.entries) >= limits.entries):
+        if size > limits.size or len(found.entries) >= limits.entries:
             found.at_end = False
             break
-        sequence = keys.sequence_of_row(row.key)
+        sequence, tail = keys.split_row(row.key)
         if version_of(versionstamp_of(sequence)) > limits.read_version:
             found.at_end, found.foreign = False, True
             break
@@ -217,46 +217,28 @@ def read_entries(snapshot: TransactionRead, keys: LinkKeys, bucket: int, limits:
         size += len(row.key) + len(row.value)
         found.last_key = row.key
         found.last = max(found.last, sequence)
-        pieces.append((sequence, row.value))
-        if not is_piece(row.value) or len(pieces) > MAX_PIECES:
-            unpack(found, pieces)
-            pieces = []
-    if pieces:
-        unpack(found, pieces)
+        try:
+            found.entries += unpack(sequence, tail, row.value)
+        except CorruptData as error:
+            found.broken.append(BrokenLinkRow(sequence, row.value, str(error)))
+        else:
+            found.last = max(found.last, found.entries[-1].sequence)
     return found
 
 
-def unpack(found: QueuedEntries, pieces: Sequence[tuple[bytes, bytes]]) -> None:
-    """Decode a row, or the pieces of an entry, and append its entries with their sequences to `found`."""
-    first = pieces[0][0]
-    data = b"".join(value[1:] for _, value in pieces)
-    expected = [_WHOLE] if len(pieces) == 1 else [_PIECE] * (len(pieces) - 1) + [_LAST_PIECE]
-    try:
-        if [value[:1] for _, value in pieces] != expected:
-            raise CorruptData(f"the row {first.hex()} has a kind that this version of cq does not know")
-        content = codec.decode(data)
-        if not isinstance(content, list) or len(content) % 2 or not content:
-            raise CorruptData(f"the row {first.hex()} holds no entries")
-        encoded = content[::2]
-        sequences = sequences_from(first, len(encoded))
-        entries = list(
-            map(_entry, zip(decoded_keys(encoded), content[1::2], sequences, encoded, strict=True))
-        )
-    except CorruptData as error:
-        found.broken.append(BrokenLinkRow(first, data, str(error)))
-        return
-    found.entries += entries
-    found.last = max(found.last, entries[-1].sequence)
-
-
-def is_piece(value: bytes) -> bool:
-    """Whether a row is a piece of an entry, and not the last one."""
-    return value[:1] == _PIECE
-
-
-def is_whole(value: bytes) -> bool:
-    """Whether a row is no piece of an entry; also true of a row that cq did not write."""
-    return value[:1] not in (_PIECE, _LAST_PIECE)
+def unpack(first: bytes, tail: bytes, value: bytes) -> list[LinkEntry]:
+    """Decode a row; raises `CorruptData`. The arguments are the parts of its key, see `LinkKeys.split_row`, and it."""
+    if tail:
+        content = [tail, codec.decode(value)]
+    elif value.startswith(_KIND):
+        content = codec.decode(value[len(_KIND) :])
+    else:
+        raise CorruptData(f"the row {first.hex()} has a kind that this version of cq does not know")
+    if not isinstance(content, list) or len(content) % 2 or not content:
+        raise CorruptData(f"the row {first.hex()} holds no entries")
+    encoded = content[::2]
+    sequences = sequences_from(first, len(encoded))
+    return list(map(_entry, zip(decoded_keys(encoded), content[1::2], sequences, encoded, strict=True)))
 
 
 def holds(snapshot: TransactionRead, keys: LinkKeys, bucket: int, sequence: bytes) -> bool:
@@ -265,21 +247,19 @@ def holds(snapshot: TransactionRead, keys: LinkKeys, bucket: int, sequence: byte
         return False
     begin = keys.rows(bucket)[0]
     # The entry may be in the middle of a row, whose key has the sequence of the row's first entry.
-    rows = snapshot.get_range(begin, after(keys.row(bucket, sequence)), limit=1, reverse=True).to_list()
-    if not rows:
-        return False
-    first, value = keys.sequence_of_row(rows[0].key), rows[0].value
-    if first == sequence or value[:1] != _WHOLE:
-        return first == sequence
-    found = QueuedEntries()
-    unpack(found, [(first, value)])
-    return any(entry.sequence == sequence for entry in found.entries)
+    end = prefix_end(keys.row(bucket, sequence))
+    for row in snapshot.get_range(begin, end, limit=1, reverse=True):
+        first, tail = keys.split_row(row.key)
+        with suppress(CorruptData):  # of a damaged row, only the first sequence is known
+            return sequence in [first, *(entry.sequence for entry in unpack(first, tail, row.value))]
+        return sequence == first
+    return False
 
 
 def oldest_versions(tr: TransactionRead, keys: LinkKeys) -> list[int]:
     """The commit version of the first entry of each bucket that has entries."""
     firsts = [tr.get_range(*keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
-    return [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
+    return [version_of(versionstamp_of(keys.split_row(row.key)[0])) for first in firsts for row in first]
 
 
 def append(
@@ -296,6 +276,6 @@ def append(
         buckets.setdefault(bucket_of(encoded, BUCKETS), []).append((encoded, value))
     packed = {bucket: pack(each) for bucket, each in buckets.items()}
     for bucket, rows in packed.items():
-        for counter, row in rows:
-            tr.set_versionstamped_key(keys.new_row(bucket, generation, counter), row)
+        for counter, tail, row in rows:
+            tr.set_versionstamped_key(keys.new_row(bucket, generation, counter, tail), row)
         tr.set_versionstamped_value(keys.notification(bucket), INCOMPLETE_VERSIONSTAMP)

@@ -16,8 +16,8 @@ from cq.app import App
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import version_of
-from cq.keys.link import SEQUENCE_BYTES, LinkKeys, links_of, sequence_at, split_link, versionstamp_of
-from cq.observers.links.log import BUCKETS, QueuedEntries, is_piece, is_whole, unpack
+from cq.keys.link import SEQUENCE_BYTES, LinkKeys, links_of, split_link, versionstamp_of
+from cq.observers.links.log import BUCKETS, unpack
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.outbox.state import OutboxSettings, parse_state
 from cq.observers.links.registry import opened_link, table_check
@@ -71,50 +71,34 @@ def _of_bucket(parse_value: Callable[[bytes], object]) -> RowVisitor:
 # Queued entries
 
 
-def _check_row(piece: Piece, found: Found) -> Steps:
+def _check_row(piece: Piece, found: Found) -> bytes | None:
     """Check a row of entries: its bucket exists and is notified, it is not of the future, and it is readable."""
     keys = _keys(piece, found)
-    sequence = keys.sequence_of_row(found.key)
+    sequence, tail = keys.split_row(found.key)
     _check_bucket(found.rest[:_BUCKET_BYTES])
     bucket = LinkKeys.bucket_of(found.rest)
     version = version_of(versionstamp_of(sequence))
     if version > piece.version:
-        fix = partial(_keep, piece, keys, bucket, [(sequence, found.value)], FROM_THE_FUTURE)
-        piece.report("link-row", found.key, FROM_THE_FUTURE, fix)
-        return
+        _report_row(piece, bucket, sequence, found, FROM_THE_FUTURE)
+        return None
     where = keys.notification(bucket)
     what = f"bucket {bucket} has entries but no notification"
     piece.require(where, "link-notification", found.key, what, partial(piece.stamp, where))
-    # An entry in two pieces, the most that cq writes, is checked with the first, or with the last if it has no first.
-    is_first = is_piece(found.value)
-    stored = None
-    if not is_whole(found.value):  # a whole row may have the first counter of all, before which there is none
-        other = sequence_at(sequence, 1 if is_first else -1)
-        stored = piece.snapshot.get(keys.row(bucket, other))
-    yield keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
-    pieces = [(sequence, found.value)]
-    value = None if stored is None else stored.value
-    if value is not None and not is_whole(value) and is_piece(value) != is_first:
-        if not is_first:
-            return
-        pieces.append((other, value))
-    _check_entries(piece, bucket, pieces, found)
+    try:
+        unpack(sequence, tail, found.value)
+    except CorruptData as error:
+        _report_row(piece, bucket, sequence, found, str(error))
+    return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
 
 
-def _check_entries(piece: Piece, bucket: int, pieces: list[tuple[bytes, bytes]], found: Found) -> None:
-    unpacked = QueuedEntries()
-    unpack(unpacked, pieces)
-    for broken in unpacked.broken:
-        fix = partial(_keep, piece, _keys(piece, found), bucket, pieces, broken.error)
-        piece.report("link-row", found.key, broken.error, fix)
+def _report_row(piece: Piece, bucket: int, sequence: bytes, found: Found, error: str) -> None:
+    """Report an unreadable row; the repair sets it aside, as workers do: a concurrent one would write the same."""
 
+    def keep() -> None:
+        set_entry_aside(piece.tr, _keys(piece, found), AsideEntry(bucket, sequence, error, None, found.value))
+        piece.tr.clear(found.key)
 
-def _keep(piece: Piece, keys: LinkKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
-    """Set unreadable rows aside, as workers do; a concurrent worker would write the same."""
-    data = b"".join(value for _, value in rows)
-    set_entry_aside(piece.tr, keys, AsideEntry(bucket, rows[0][0], error, None, data))
-    for sequence, _ in rows:
-        piece.tr.clear(keys.row(bucket, sequence))
+    piece.report("link-row", found.key, error, keep)
 
 
 def _keep_lost(piece: Piece, found: Found) -> None:

@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-import cq
 from cq.encoding.hashing import bucket_of
 from cq.feeds.feed import Feed
 from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
-from cq.keys.link import LinkKeys
 from cq.links import CannotSend, Changes
 from cq.observers.links.log import BUCKETS, encoded_key
-from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from tests.kit.sized import MOST, Sized, words
-from tests.links.linkhelpers import OWN, add, entries_aside, send_all, waits
+from tests.links.linkhelpers import add, entries_aside, send_all, waits
 from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks, trimming_tasks
 
 LONG = 990
@@ -31,39 +28,6 @@ def finish(tasks: Any) -> None:
     for task in tasks:
         while task.run() >= 0.0:
             pass
-
-
-def put_pieces(db: Any, name: str, number: int) -> None:
-    """Write rows that each say that they go on in the next one."""
-    (begin, _) = LinkKeys(name, OWN).rows(0)
-    for at in range(number):
-        key = begin + bytes(14) + at.to_bytes(8, "big")
-        transact(db, lambda tr: tr.set(key, b"\x01" + b"p" * 89_000))  # noqa: B023 - runs at once
-
-
-def test_pieces_that_never_end_are_read_in_bounded_parts(db: Any, name: str) -> None:
-    add(db, name, *((key, "good") for key in range(200)))
-    put_pieces(db, name, 60)
-    sized = Sized(db)
-    send_all(sized, name, lambda batch: None)
-
-    assert 0 < max(sized.sizes) <= MOST
-    assert sum(len(entry.value) for entry in entries_aside(db, name)) == 60 * 89_000
-    assert waits(db, name) == 0
-
-
-def test_pieces_that_never_end_are_repaired_in_bounded_transactions(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1)
-    put_pieces(db, name, 60)
-    sized = Sized(db)
-    while [each for each in verification(sized, name, repair=True).run() if each.repaired]:
-        pass
-
-    assert 0 < max(sized.sizes) <= MOST
-    assert (
-        sum(len(entry.value) for entry in entries_aside(db, name)) == 60 * 89_001
-    )  # with the byte that says what a row is
-    assert waits(db, name) == 0
 
 
 def join(tr: Any, feed: Feed, group: str, users: list[str]) -> None:

@@ -225,7 +225,7 @@ class TableCheck:
 
         def read(tr: Transaction) -> tuple[bool, Void | None]:
             first = tr.snapshot.get_range(*self.keys.rows(bucket), limit=1).to_list()
-            if not first or version_of(versionstamp_of(self.keys.sequence_of_row(first[0].key))) > now:
+            if not first or version_of(versionstamp_of(self.keys.split_row(first[0].key)[0])) > now:
                 return True, None
             return False, tr.watch(first[0].key)
 

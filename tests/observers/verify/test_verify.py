@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys, first_sequence
 from cq.keys.top import CloudKeys, TopKeys
 from cq.observers.builtin import FACTORIES
-from cq.observers.links import log
 from cq.observers.links.log import BUCKETS
 from cq.observers.links.state import Control
 from cq.observers.top import cloud
@@ -299,13 +297,13 @@ LINKS: dict[str, tuple[str, Callable[[LinkKeys, bytes], Writes]]] = {
         "link-row",
         lambda e, key: waiting(e, b"?"),
     ),
-    "a piece without the last one": (
+    "a row with the key of a large entry, but without a value": (
         "link-row",
-        lambda e, key: waiting(e, b"\x01abc"),
+        lambda e, key: {e.row(1, sequence(1)) + b"ak": b"\xff", e.notification(1): bytes(10)},
     ),
-    "a last piece without the first one": (
+    "a row with a key that is none": (
         "link-row",
-        lambda e, key: waiting(e, b"\x02abc"),
+        lambda e, key: {e.row(1, sequence(1)) + b"\xff": b"\x01", e.notification(1): bytes(10)},
     ),
     "a row from the future": ("link-row", lambda e, key: {e.row(1, sequence(1 << 62)): entry_row("k1", 1)}),
     "a row of a bucket that there is not": (
@@ -386,12 +384,7 @@ def test_a_row_of_a_link_that_cannot_be_read_is_kept(db: Any, name: str, linked:
     assert len(entries_aside(db, name, "export")) == 1
 
 
-def test_entries_in_several_rows_are_in_order(
-    db: Any, name: str, linked: LinkKeys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        log, "_counters", count(0, log._COUNTED)
-    )  # there is no sequence before that of the first row
+def test_large_entries_are_in_order(db: Any, name: str, linked: LinkKeys) -> None:
     pairs = [("b", 1), ("a" * 7_000, "x" * 99_000)]
     transact(db, lambda tr: links.add(tr, name, pairs))
 
