@@ -86,6 +86,7 @@ class Piece:
         checked: number of rows checked.
         differences: differences found so far.
         rebuilds: observers to rebuild after all checks.
+        notes: the checks that were skipped, and why.
         set_aside: {encoded key: number of its pieces that the transaction has set aside}.
         renewed: generation and number of each bucket whose state has a new token: one is enough for all repairs.
 
@@ -111,6 +112,7 @@ class Piece:
         self.checked = 0
         self.differences: list[Difference] = []
         self.rebuilds: set[str] = set()
+        self.notes: list[str] = []
         self.set_aside: Counter[bytes] = Counter()
         self.renewed: set[tuple[int, int]] = set()
         self._begun: list[Iterator[Any]] = []

@@ -153,6 +153,8 @@ class Verification:
         self.began = piece.began
         self._share = min(1.0, 1.5 * self._share)
         self._rebuilds |= piece.rebuilds
+        for each in piece.notes:
+            self.note(each)
         self.count(piece.checked)
         return result, list(
             (uncertain | {(each.kind, each.where): each for each in piece.differences}).values()

@@ -48,29 +48,29 @@ class _CoarserQueue(NamedTuple):
 
 def check_levels(verification: Verification) -> Iterator[Difference]:
     """Compare a level with the next one, or the slices of a window with its totals, at one read version."""
-    reason, differences = verification.piece(_compare)
-    if reason:
-        verification.note(f"it is not compared with the values that include it: {reason}")
+    _, differences = verification.piece(_compare)
     yield from differences
 
 
-def _compare(piece: Piece) -> str:
-    """Compare all values of the target; return why they cannot be compared, empty if they can."""
+def _compare(piece: Piece) -> None:
+    """Compare all values of the target; note why they cannot be compared."""
     combiner = built_in_combiner(piece.config.combiner.name)
     level = piece.config.level_of
     if level is None or combiner is None or combiner.difference is None:
-        return ""
+        return
     target = _target(piece, level)
     if target is None:
-        return ""
+        return
     into = stored_config(piece.snapshot, QueueKeys(target.name), target.name)
     for config in (piece.config, into):
         if busy := _busy(piece.snapshot, config):
-            return busy
+            _note(piece, busy)
+            return
     limit = piece.share(RECOUNT_BYTES)
     finer, coarser = (_values(piece, config, limit) for config in (piece.config, into))
     if finer is None or coarser is None:
-        return f"it holds more than {RECOUNT_BYTES:,} bytes, or some data of it cannot be read"
+        _note(piece, f"it holds more than {RECOUNT_BYTES:,} bytes, or some data of it cannot be read")
+        return
     parts: defaultdict[Any, list[Any]] = defaultdict(list)
     for key, value in finer.items():
         parts[target.key_of(key)].append(value)
@@ -82,7 +82,10 @@ def _compare(piece: Piece) -> str:
             what = f"{codec.brief(found)} in queue {target.name!r}, but {codec.brief(wanted)} in queue {piece.name!r}"
             where = QueueKeys(target.name).value(into.key.encoder()(key))
             piece.report("level-value", where, what, key=key)
-    return ""
+
+
+def _note(piece: Piece, reason: str) -> None:
+    piece.notes.append(f"it is not compared with the values that include it: {reason}")
 
 
 def _target(piece: Piece, level: LevelOf) -> _CoarserQueue | None:

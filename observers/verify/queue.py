@@ -66,7 +66,6 @@ def verification(
         **CHECKS,
         "rows": every_row(parts),
         "levels": check_levels,
-        "counts of the top": top.check_counts,
         "tables": partial(check_tables, app=app, wait_seconds=span_of(wait)),
     }
     return Verification(db, name, checks, repair=repair, combiner=_combiner(db, name, app))

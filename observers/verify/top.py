@@ -10,7 +10,6 @@ and marks an unreadable cloud, so that a worker publishes it again. It clears ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -29,9 +28,8 @@ from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL
 from cq.verify.layout import parse
-from cq.verify.piece import Difference, Found, Piece, RowCheck, Steps
+from cq.verify.piece import Found, Piece, RowCheck, Steps
 from cq.verify.rows import has_missed
-from cq.verify.verification import Verification
 
 _COUNTED: Final = 100_000
 """The most entries of a count that are compared with it."""
@@ -53,23 +51,16 @@ class TopChecks:
 
     Args:
         app: the application with the score and group functions of the top.
-
-    Attributes:
-        problem: why the top cannot be compared with the values; empty if it can.
     """
 
     def __init__(self, app: App | None) -> None:
-        self.problem = ""
         self._app = app or App()
-        self._indexes: dict[int, Index | None] = {}
-        self._is_uncounted = False
-
-    # Rows of values and of the index
+        self._indexes: dict[int, Index | str] = {}
 
     def check_value(self, piece: Piece, found: Found) -> None:
         """Check that a value which has been reported to the top has its entry."""
         observer = top_of(piece.config)
-        index = None if observer is None else self._index(piece.config, observer)
+        index = None if observer is None else self._index(piece, observer)
         if index is None or observer is None:
             return
         try:
@@ -95,22 +86,26 @@ class TopChecks:
         if not found.key.startswith(keys.data):
             return
         rest = found.key[len(keys.data) :]
+        row = Found(found.key, found.value, rest[1:])
         match rest[:1]:
             case b"i":
-                check = partial(self._check_entry, observer=observer)
-                row = Found(found.key, found.value, rest[1:])
+                check = partial(self._check_entry, keys=keys, observer=observer)
                 RowCheck("top-unreadable", None, check, rebuild).run(piece, row)
+            case b"c":
+                RowCheck("top-count", None, partial(_check_count, keys=keys), rebuild).run(piece, row)
+            case b"r" if observer.settings.get("ranks"):
+                RowCheck("top-rank", None, partial(_check_node, keys=keys), rebuild).run(piece, row)
             case b"m":
                 what = "a cloud is marked for publication without a notification"
                 fix = partial(piece.stamp, keys.notification)
                 piece.require(keys.notification, "cloud-notification", found.key, what, fix)
-            case b"c" | b"r" | b"n" | b"a":
-                pass  # counts are checked after all rows
+            case b"r" | b"n" | b"a":
+                pass
             case _:
                 raise CorruptData("not a key of a top")
 
-    def _check_entry(self, piece: Piece, found: Found, observer: ObserverConfig) -> Steps:
-        """Check that an entry has the place that follows from its key's value."""
+    def _check_entry(self, piece: Piece, found: Found, keys: TopKeys, observer: ObserverConfig) -> Steps:
+        """Check that an entry has the place that follows from its key's value, and is counted."""
         group, rest = split_group(found.rest)
         score = codec.decode(found.value)
         place = descending(score)
@@ -118,10 +113,12 @@ class TopChecks:
             raise CorruptData(f"its place is not that of its score, {score!r:.40}")
         key = from_sort_key(piece.config.key, rest[len(place) :])
         encoded = piece.config.key.encoder()(key)
-        index = self._index(piece.config, observer)
+        index = self._index(piece, observer)
+        fix = partial(rebuild, piece, found)
+        count = keys.count(group)
+        piece.require(count, "top-count", count, "entries of a group that has no count", fix)
         value = piece.snapshot.get(piece.keys.value(encoded))
-        where = TopKeys(piece.keys, observer.generation).node(group, place)
-        node = piece.snapshot.get(where) if index is not None and index.ranks else None
+        node = piece.snapshot.get(keys.node(group, place)) if index is not None and index.ranks else None
         yield None
         kind, what = "top-extra", ""
         if value.value is None:
@@ -131,101 +128,71 @@ class TopChecks:
         elif node is not None and node.value is None:
             kind, what = "top-rank", "no count for ranks has the entry's score"
         if what and not has_missed(piece, observer.generation, encoded):
-            piece.report(kind, found.key, what, partial(rebuild, piece, found), key=key)
-
-    # Counts
-
-    def check_counts(self, verification: Verification) -> Iterator[Difference]:
-        """Compare the counts of the top with its entries."""
-        observer = top_of(verification.config())
-        if self.problem:
-            verification.note(self.problem)
-        if observer is None:
-            return
-        keys = TopKeys(verification.keys, observer.generation)
-        walks = {
-            keys.counts: RowCheck("top-count", None, partial(self._check_count, keys=keys), rebuild),
-            keys.all_entries: RowCheck("top-count", None, partial(_check_group, keys=keys), None),
-            keys.nodes: RowCheck("top-rank", None, partial(self._check_node, keys=keys), rebuild),
-        }
-        if not observer.settings.get("ranks"):
-            del walks[keys.nodes]
-        for prefix, row_check in walks.items():
-
-            def visit(piece: Piece, found: Found, row_check: RowCheck = row_check) -> bytes | None:
-                # A rebuild clears this generation while the walk goes on.
-                is_configured = observer.generation in (each.generation for each in piece.config.observers)
-                return row_check.run(piece, found) if is_configured else None
-
-            yield from verification.walk(prefix, prefix_end(prefix), visit)
-        if self._is_uncounted:
-            verification.note(f"counts of the top were not compared with more than {_COUNTED:,} entries")
-
-    def _check_count(self, piece: Piece, found: Found, keys: TopKeys) -> Steps:
-        """Check the number of a group's entries."""
-        group, rest = split_group(found.rest)
-        if rest:
-            raise CorruptData("the key is not one of a count")
-        return self._compare(piece, "top-count", found, keys.entries(group))
-
-    def _check_node(self, piece: Piece, found: Found, keys: TopKeys) -> Steps:
-        """Check a count for ranks: the sum of the counts one byte longer, or the number of entries of one score."""
-        group, place = split_node(found.rest)
-        fix = partial(rebuild, piece, found)
-        above = keys.node(group, place[:-1]) if place else keys.count(group)
-        piece.require(above, "top-rank", found.key, "a count for ranks that no shorter one has", fix)
-        below = piece.snapshot.get_range(*keys.nodes_below(group, place), streaming_mode=WANT_ALL)
-        yield None
-        counts, count = [_number(each.value) for each in below], _number(found.value)
-        if not counts:
-            yield from self._compare(piece, "top-rank", found, keys.entries(group) + place)
-        elif sum(counts) != count:
-            what = f"{count:,} entries counted for ranks, {sum(counts):,} one byte further"
-            piece.report("top-rank", found.key, what, fix)
-
-    def _compare(self, piece: Piece, kind: str, found: Found, prefix: bytes) -> Steps:
-        """Compare a count with the entries under a prefix, unless there are too many to be read at one version."""
-        entries = piece.snapshot.get_range(
-            prefix, prefix_end(prefix), limit=_COUNTED + 1, streaming_mode=WANT_ALL
-        )
-        yield None
-        there, count = sum(1 for _ in entries), _number(found.value)
-        if there > _COUNTED:
-            self._is_uncounted = True
-        elif there != count:
-            what = f"{count:,} entries counted, {there:,} there"
-            piece.report(kind, found.key, what, partial(rebuild, piece, found))
+            piece.report(kind, found.key, what, fix, key=key)
 
     # The index function
 
-    def _index(self, config: QueueConfig, observer: ObserverConfig) -> Index | None:
+    def _index(self, piece: Piece, observer: ObserverConfig) -> Index | None:
         """The function that writes the configured index; None if this process lacks it."""
         if observer.generation not in self._indexes:
-            self._indexes[observer.generation] = self._make_index(config, observer)
-        return self._indexes[observer.generation]
+            self._indexes[observer.generation] = self._make_index(piece.config, observer)
+        found = self._indexes[observer.generation]
+        if isinstance(found, str):
+            piece.notes.append(f"the top was not compared with the values: {found}")
+            return None
+        return found
 
-    def _make_index(self, config: QueueConfig, observer: ObserverConfig) -> Index | None:
+    def _make_index(self, config: QueueConfig, observer: ObserverConfig) -> Index | str:
+        """The function, or why this process lacks it."""
         try:
             if observer.is_built_in:
                 made: Any = top.observer(config, observer.settings, observer.generation)
             else:
                 made = self._app.code(config, FACTORIES).observers[config.observers.index(observer)]
         except ConfigurationError as error:
-            self.problem = f"the top was not compared with the values: {error}"
-            return None
-        return made if isinstance(made, Index) else None
+            return str(error)
+        return made if isinstance(made, Index) else "its observer is not a top"
 
 
-def _check_group(piece: Piece, found: Found, keys: TopKeys) -> bytes | None:
-    """Check that a group with entries has a count; returns the key of the next group."""
-    try:
-        group, _ = split_group(found.rest)
-    except CorruptData:
-        return None  # reported with the rows
-    count = keys.count(group)
-    what = "entries of a group that has no count"
-    piece.require(count, "top-count", count, what, partial(rebuild, piece, found))
-    return prefix_end(keys.entries(group))
+# Counts
+
+
+def _check_count(piece: Piece, found: Found, keys: TopKeys) -> Steps:
+    """Check the number of a group's entries."""
+    group, rest = split_group(found.rest)
+    if rest:
+        raise CorruptData("the key is not one of a count")
+    return _compare(piece, "top-count", found, keys.entries(group))
+
+
+def _check_node(piece: Piece, found: Found, keys: TopKeys) -> Steps:
+    """Check a count for ranks: the sum of the counts one byte longer, or the number of entries of one score."""
+    group, place = split_node(found.rest)
+    fix = partial(rebuild, piece, found)
+    above = keys.node(group, place[:-1]) if place else keys.count(group)
+    piece.require(above, "top-rank", found.key, "a count for ranks that no shorter one has", fix)
+    below = piece.snapshot.get_range(*keys.nodes_below(group, place), streaming_mode=WANT_ALL)
+    yield None
+    counts, count = [_number(each.value) for each in below], _number(found.value)
+    if not counts:
+        yield from _compare(piece, "top-rank", found, keys.entries(group) + place)
+    elif sum(counts) != count:
+        what = f"{count:,} entries counted for ranks, {sum(counts):,} one byte further"
+        piece.report("top-rank", found.key, what, fix)
+
+
+def _compare(piece: Piece, kind: str, found: Found, prefix: bytes) -> Steps:
+    """Compare a count with the entries under a prefix, unless there are too many to be read at one version."""
+    entries = piece.snapshot.get_range(
+        prefix, prefix_end(prefix), limit=_COUNTED + 1, streaming_mode=WANT_ALL
+    )
+    yield None
+    there, count = sum(1 for _ in entries), _number(found.value)
+    if there > _COUNTED:
+        piece.notes.append(f"counts of the top were not compared with more than {_COUNTED:,} entries")
+    elif there != count:
+        what = f"{count:,} entries counted, {there:,} there"
+        piece.report(kind, found.key, what, partial(rebuild, piece, found))
 
 
 def _is_reported(piece: Piece, generation: int, hashed: int, place: bytes) -> bool:
