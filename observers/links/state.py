@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from cq import keys, runtime
@@ -28,7 +28,7 @@ from cq.observers.links.log import holds
 from cq.observers.links.spec import links_in
 from cq.plain_text import printable
 from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.transact import transact
+from cq.store.bounded_reads import scan_rows
 
 _PIECE_BYTES: Final = 90_000
 _PAGE: Final = 100
@@ -231,27 +231,19 @@ def set_entry_aside(tr: Transaction, queue: LinkKeys, entry: AsideEntry) -> None
         tr.set(queue.aside_piece(entry.bucket, entry.sequence, piece), data[start : start + _PIECE_BYTES])
 
 
-def read_entries_aside(
-    tr: TransactionRead, queue: LinkKeys, previous: AsideEntry | None = None
-) -> Iterator[AsideEntry]:
-    """Read the entries set aside, by bucket and sequence, starting after `previous` (None: at the first one)."""
-    place: tuple[int, bytes] | None = None
-    data = b""
-    begin, end = queue.aside()
-    if previous is not None:
-        begin = queue.aside_end(previous.bucket, previous.sequence)
-    for row in tr.get_range(begin, end):
-        found = queue.parse_aside(row.key)
-        if found is None:
-            continue
-        bucket, sequence, piece = found
-        if place is not None and (piece == 0 or place != (bucket, sequence)):
-            yield _aside_entry(place, data)
-            data = b""
-        place = bucket, sequence
-        data += row.value
-    if place is not None:
-        yield _aside_entry(place, data)
+def entries_aside(db: Database, queue: LinkKeys) -> Iterator[AsideEntry]:
+    """Read the entries set aside, by bucket and sequence, in several transactions."""
+    rows = ((queue.parse_aside(key), value) for key, value in scan_rows(db, *queue.aside(), limit=_PAGE))
+    pieces = ((found[:2], value) for found, value in rows if found is not None)
+    for place, some in groupby(pieces, key=itemgetter(0)):
+        yield _aside_entry(place, b"".join(value for _, value in some))
+
+
+def count_aside(tr: TransactionRead, queue: LinkKeys, most: int) -> int:
+    """Count the entries set aside, up to `most`."""
+    places = (queue.parse_aside(row.key) for row in tr.get_range(*queue.aside()))
+    firsts = (place for place in places if place is not None and place[2] == 0)
+    return sum(1 for _ in islice(firsts, most))
 
 
 def _aside_entry(place: tuple[int, bytes], data: bytes) -> AsideEntry:
@@ -263,18 +255,6 @@ def _aside_entry(place: tuple[int, bytes], data: bytes) -> AsideEntry:
     if type(error) is not str or type(key) not in (bytes, type(None)):
         return AsideEntry(*place, "this entry is not one that cq wrote", None, data)
     return AsideEntry(*place, error, key, value)
-
-
-def entries_aside(db: Database, queue: LinkKeys) -> Iterator[AsideEntry]:
-    """Read the entries set aside, in pages of 100, each page in a transaction of its own."""
-
-    def page(tr: Transaction, previous: AsideEntry | None) -> list[AsideEntry]:
-        return list(islice(read_entries_aside(tr.snapshot, queue, previous), _PAGE))
-
-    found = transact(db, partial(page, previous=None))
-    while found:
-        yield from found
-        found = transact(db, partial(page, previous=found[-1]))
 
 
 class StorePosition(NamedTuple):

@@ -14,7 +14,7 @@ from cq.errors import CqError
 from cq.keys.link import LinkKeys
 from cq.observers.links.log import BUCKETS, oldest_versions
 from cq.observers.links.spec import link_name, links_in, shown_target
-from cq.observers.links.state import read_entries_aside, read_failures, read_view
+from cq.observers.links.state import count_aside, read_failures, read_view
 from cq.store.api import Database, Transaction
 from cq.store.bounded_reads import read_each
 from cq.store.sizes import count_rows
@@ -111,7 +111,6 @@ def read_link_status(tr: Transaction, queue: str, observer: ObserverConfig, now:
     failures = read_failures(snapshot, keys).values()
     view = read_view(snapshot, keys, ())()
     worst = max(failures, key=lambda failure: failure.tries, default=None)
-    aside = sum(1 for _, _ in zip(range(_MAX_ASIDE), read_entries_aside(snapshot, keys), strict=False))
     is_backfilled = current_generation(snapshot, queue, observer.name) == observer.generation
     states = {
         "stopped": view.stopped is not None,
@@ -128,7 +127,7 @@ def read_link_status(tr: Transaction, queue: str, observer: ObserverConfig, now:
         bytes=size,
         exact=exact,
         oldest_seconds=clock_of(tr.db).age(min(oldest), now) if oldest else None,
-        aside=aside,
+        aside=count_aside(snapshot, keys, _MAX_ASIDE),
         state=next((state for state, holds in states.items() if holds), "active"),
         error=view.stopped or (worst.error if worst else ""),
         failing_since=min((failure.since for failure in failures), default=None),
