@@ -31,7 +31,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def words(here: Here, report: Path) -> None:
     """The queue `words`, with a link to the table `word_counts`."""
     assert here("configure", "words", "--export", "word_counts").status == 0
-    assert here("link", "init", "words").out == "created cq_progress, cq_tables, word_counts\n"
+    assert here("link", "init", "words").out == "created cq_progress, word_counts\n"
 
 
 def rows(report: Path, table: str = "word_counts") -> list[Any]:
@@ -178,7 +178,7 @@ def test_a_missing_driver_is_an_error_with_the_extra(here: Here, monkeypatch: py
 def linked(here: Here, report: Path) -> None:
     """The queue `words`, with links to two tables."""
     assert here("configure", "words", "--link", "first=sql:counts", "--link", "second=sql:others").status == 0
-    assert here("link", "init", "words", "first").out == "created cq_progress, cq_tables, counts\n"
+    assert here("link", "init", "words", "first").out == "created cq_progress, counts\n"
     assert here("link", "init", "words", "second").out == "created others\n"
 
 

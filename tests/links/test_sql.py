@@ -321,7 +321,7 @@ class TestChecks:
         cq.configure(db, name, links=[links.table("report")])
         export = link_of(db, name)
 
-        assert export.target.create() == ["cq_progress", "cq_tables", "report"]
+        assert export.target.create() == ["cq_progress", "report"]
         assert export.target.create() == []
 
     @pytest.mark.usefixtures("reporting_url")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from cq import admin, links
 from cq.keys.link import LinkKeys
 from cq.links import CannotSend, Changes, LinkStopped
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.sql.progress import ProgressTables
+from cq.observers.links.sql.progress import ProgressTable
 from cq.observers.links.target import OutdatedBatch
 from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
@@ -186,7 +185,7 @@ class TestTables:
     def test_a_table_with_rows_of_somebody_else_is_refused_until_taken_over(
         self, db: Any, name: str, export: OpenLink
     ) -> None:
-        sql(export, "DELETE FROM cq_tables")
+        sql(export, "DELETE FROM cq_progress")
         other = f"{name}-2"
         report = configure(db, other)
         change(db, other, 4, "z")
@@ -202,7 +201,19 @@ class TestTables:
         assert any(words in problem for problem in problems(db, name))
         assert table_of(report) == [("z", 4)]
 
-    @pytest.mark.parametrize("looks", [1, 2])
+    def test_a_table_has_one_feeder_whether_its_schema_is_named_or_not(
+        self, db: Any, name: str, export: OpenLink
+    ) -> None:
+        other = f"{name}-2"
+        with reporting_of(export).reading() as (conn, dialect):
+            schema = "main" if dialect.name == "sqlite" else conn.dialect.default_schema_name
+        cq.configure(db, other, links=[links.table("report", schema=schema)])
+        change(db, other, 4, "z")
+
+        assert any("is fed by the link 'export'" in problem for problem in problems(db, other))
+        assert table_of(export) == [(KEY, 1)]
+
+    @pytest.mark.parametrize("step", ["rows", "insert_missing"])
     @pytest.mark.parametrize("is_same", [True, False], ids=["another worker", "another link"])
     @pytest.mark.parametrize("reporting_url", ["postgresql", "mariadb"], indirect=True)
     def test_a_table_is_claimed_once_by_those_who_begin_at_the_same_time(
@@ -211,25 +222,24 @@ class TestTables:
         name: str,
         reporting_url: str,
         is_same: bool,
-        looks: int,
+        step: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Another one claims it after this one has looked for its feeder once, or twice."""
+        """Another one claims it after this one has looked for its feeder, or before this one inserts its rows."""
         target, first = target_of(configure(db, name)), name if is_same else f"{name}-2"
         configure(db, first)
         change(db, first, 4)
-        owner, looked = ProgressTables.owner, count(1)
+        steps = {each: getattr(ProgressTable, each) for each in ("rows", "insert_missing")}
 
         def outrun(*given: Any, **how: Any) -> Any:
-            found = owner(*given, **how)
-            if next(looked) == looks:
-                monkeypatch.setattr(ProgressTables, "owner", owner)
-                work(db, first)
-            return found
+            monkeypatch.setattr(ProgressTable, step, steps[step])
+            before = steps["rows"](*given, **how) if step == "rows" else None
+            work(db, first)
+            return before if step == "rows" else steps[step](*given, **how)
 
-        monkeypatch.setattr(ProgressTables, "owner", outrun)
+        monkeypatch.setattr(ProgressTable, step, outrun)
         with nullcontext() if is_same else pytest.raises(LinkStopped, match="is fed by the link"):
-            target.check()
+            target.apply(Changes(name, BUCKET, "", "", []))
         assert table_of(link_of(db, first)) == [(KEY, 4)]
 
     def test_a_sweep_that_comes_late_deletes_nothing_of_others(
@@ -289,8 +299,7 @@ def test_a_rebase_waits_for_the_batches_under_way_and_not_for_later_ones(
     def batches() -> None:
         while not over.is_set():
             with reporting_of(export).transaction() as (conn, dialect):
-                own = ProgressTables.of(dialect, None)
-                own.owner(conn, str(definition_of(export)), hold=True)
+                ProgressTable.of(dialect, None).rows(conn, definition_of(export).name, lock=True)
                 over.wait(0.05)
 
     threads = [threading.Thread(target=batches) for _ in range(4)]

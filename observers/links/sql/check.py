@@ -10,23 +10,22 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cq.observers.links.sql.dialects.dialect import Dialect
 from cq.observers.links.sql.engine import ReportingDatabase
-from cq.observers.links.sql.progress import Feeder, ProgressTables
+from cq.observers.links.sql.progress import Feeder, ProgressTable
 from cq.observers.links.sql.table import TableDefinition
 from cq.observers.links.target import LinkFailed
 
 
 def create(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]:
-    """Create the table and cq's own tables if they are missing; returns the names of the created tables.
+    """Create the table and cq's own table if they are missing; returns the names of the created tables.
 
     If a link has used a table of this name before, creating it stops that link until the operator runs a rebuild.
     Raises `LinkFailed` if an existing table differs from its definition; no table is created.
     """
     with reporting.transaction() as (conn, dialect):
         created = [_shown(table) for table in create_missing(conn, dialect, _tables(dialect, definition))]
-        own = ProgressTables.of(dialect, definition.schema)
-        owner = own.owner(conn, str(definition))
-        if owner is not None and _shown(definition.table(dialect)) in created:
-            own.forget(conn, owner)  # the table existed before: its former rows are missing
+        if _shown(definition.table(dialect)) in created:
+            # If it existed before, its former rows are missing.
+            ProgressTable.of(dialect, definition.schema).forget(conn, definition.name)
     return created
 
 
@@ -59,8 +58,7 @@ def check(conn: sa.Connection, dialect: Dialect, definition: TableDefinition, fe
 
 
 def _tables(dialect: Dialect, definition: TableDefinition) -> list[sa.Table]:
-    own = ProgressTables.of(dialect, definition.schema)
-    return [own.progress, own.tables, definition.table(dialect)]
+    return [ProgressTable.of(dialect, definition.schema).table, definition.table(dialect)]
 
 
 def _raise_differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> None:

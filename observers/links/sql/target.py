@@ -6,7 +6,7 @@ One SQL transaction locks the position of a bucket, compares it, changes the tab
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
@@ -15,11 +15,11 @@ import sqlalchemy as sa
 
 from cq.app import App
 from cq.config.queue import QueueConfig
-from cq.observers.links.log import BUCKETS, LinkEntry
+from cq.observers.links.log import LinkEntry
 from cq.observers.links.sql.check import check, create
 from cq.observers.links.sql.dialects.dialect import CannotConvert, ColumnValues, Dialect
 from cq.observers.links.sql.engine import ReportingDatabase, values_bound
-from cq.observers.links.sql.progress import Feeder, ProgressTables
+from cq.observers.links.sql.progress import BucketRow, Feeder, ProgressTable
 from cq.observers.links.sql.table import (
     SEQUENCE,
     UPDATED_AT,
@@ -66,7 +66,7 @@ class SqlTarget(Target):
         definition: the table.
 
     Attributes:
-        feeder: the link, as cq's tables name it.
+        feeder: the link, as cq's table names it.
     """
 
     batch_entries = 20_000  # a transaction and its commit cost as much as hundreds of rows
@@ -91,6 +91,8 @@ class SqlTarget(Target):
     def apply(self, changes: Changes) -> str | None:
         try:
             self._prepare()
+            if changes.previous == "":
+                self._claim()
             with self.reporting.transaction() as (conn, dialect):
                 stored = self._apply(conn, dialect, changes)
                 self.signal("applied")
@@ -107,7 +109,7 @@ class SqlTarget(Target):
 
     def compare(self, changes: Sequence[Changes]) -> list[str | None]:
         with self.reporting.reading() as (conn, dialect):
-            found = ProgressTables.of(dialect, self.definition.schema).positions(conn, self.feeder)
+            found = self._positions(self._progress(dialect).rows(conn, self._table))
         stored = [found.get(each.bucket, "") for each in changes]
         return [None if at == each.previous else at for at, each in zip(stored, changes, strict=True)]
 
@@ -126,8 +128,7 @@ class SqlTarget(Target):
     def take_over(self) -> None:
         with self.reporting.transaction() as (conn, dialect):
             check(conn, dialect, self.definition, self.feeder)
-            own = ProgressTables.of(dialect, self.definition.schema)
-            own.take(conn, str(self.definition), self.feeder)
+            self._progress(dialect).take(conn, self._table, self.feeder)
 
     def newest(self) -> bytes:
         with self.reporting.reading() as (conn, dialect):
@@ -141,13 +142,12 @@ class SqlTarget(Target):
         Each deleting transaction checks first that the sweep is not late.
         """
         swept = 0
-        for rows in pages(self.reporting, self.definition):
-            stale = [row for row in rows if bytes(row[SEQUENCE]) < below]
+        for page in pages(self.reporting, self.definition):
+            stale = [row for row in page if bytes(row[SEQUENCE]) < below]
             if stale:
                 with self.reporting.transaction() as (conn, dialect):
-                    own = ProgressTables.of(dialect, self.definition.schema)
-                    self._hold(conn, own)
-                    refuse_late_sweep(own.positions(conn, self.feeder, lock=True).values(), epoch, below)
+                    rows = self._progress(dialect).rows(conn, self._table, lock=True)
+                    refuse_late_sweep(self._positions(rows).values(), epoch, below)
                     swept += _delete(conn, self.definition.table(dialect), stale, below)
         return swept
 
@@ -155,14 +155,14 @@ class SqlTarget(Target):
         self.reporting.close()
 
     def _apply(self, conn: sa.Connection, dialect: Dialect, changes: Changes) -> str | None:
-        own = ProgressTables.of(dialect, self.definition.schema)
-        self._hold(conn, own)
-        stored = own.locked(conn, self.feeder, changes.bucket)
+        own = self._progress(dialect)
+        found = self._positions(own.rows(conn, self._table, [changes.bucket], lock=True))
+        stored = found.get(changes.bucket)
         self.signal("locked")
         if stored is None and changes.previous == "":
             raise LinkFailed("the row of the bucket's position was deleted")
         if stored != changes.previous:
-            return stored or ""  # without a row the bucket is at the beginning, as `_prepare` would insert it
+            return stored or ""  # without a row the bucket is at the beginning
         if changes.position == stored:
             return None
         upserts, deletes = self._coalesced(dialect, changes.entries)
@@ -172,67 +172,64 @@ class SqlTarget(Target):
                 dialect.upsert(conn, table, upserts, {UPDATED_AT: dialect.moment(datetime.now(UTC))})
             if deletes:
                 dialect.delete(conn, table, deletes)
-        own.advance(conn, self.feeder, changes.bucket, changes.position)
+        own.advance(conn, self._table, changes.bucket, changes.position)
         return None
 
-    # Checks of the tables and their feeder
+    # The table and its feeder
+
+    @property
+    def _table(self) -> str:
+        """The name of the table in cq's table, which is in the same schema."""
+        return self.definition.name
+
+    def _progress(self, dialect: Dialect) -> ProgressTable:
+        return ProgressTable.of(dialect, self.definition.schema)
 
     def _prepare(self) -> None:
-        """Check the tables and insert the rows of the buckets' positions, unless this object has done so before.
-
-        This has a transaction of its own, so that its locks do not last while changes are applied: a stalled worker
-        then blocks no other bucket.
-        """
+        """Check the tables and their feeder, unless this object has done so before."""
         with self._preparing:
             if self._is_prepared:
                 return
             with self.reporting.transaction() as (conn, dialect):
                 check(conn, dialect, self.definition, self.feeder)
-                own = ProgressTables.of(dialect, self.definition.schema)
-                self._check_owner(own.owner(conn, str(self.definition)) or self._claim(conn, own))
-                found = own.positions(conn, self.feeder)
-                for bucket in range(BUCKETS):
-                    if bucket not in found:
-                        own.insert_if_missing(conn, self.feeder, bucket)
+                self._positions(self._progress(dialect).rows(conn, self._table))
             self._is_prepared = True
 
-    def _claim(self, conn: sa.Connection, own: ProgressTables) -> Feeder:
-        """Claim a table that had no feeder; returns the feeder that it has then."""
-        table = str(self.definition)
-        # In this order: a link writes rows only after it has claimed the table.
-        anything = sa.select(sa.literal(1)).select_from(self.definition.table(own.dialect)).limit(1)
-        has_rows = conn.execute(anything).first() is not None
-        owner = own.owner(conn, table)
-        if owner is None:
-            if has_rows:
+    def _claim(self) -> None:
+        """Become the feeder of a table that has none, and insert the missing rows of the buckets' positions.
+
+        This has a transaction of its own, so that its locks do not last while changes are applied: a stalled worker
+        then blocks no other bucket.
+        """
+        with self.reporting.transaction() as (conn, dialect):
+            own = self._progress(dialect)
+            # In this order: a link writes rows only after it has claimed the table.
+            anything = sa.select(sa.literal(1)).select_from(self.definition.table(dialect)).limit(1)
+            has_rows = conn.execute(anything).first() is not None
+            if has_rows and not own.rows(conn, self._table):
                 raise LinkStopped(
-                    f"the table {table!r} has rows already, which queue {self.feeder.queue!r} did not write: empty it, "
-                    "link to another table, or take it over by a rebuild"
+                    f"the table {str(self.definition)!r} has rows already, which queue {self.feeder.queue!r} did not "
+                    "write: empty it, link to another table, or take it over by a rebuild"
                 )
-            own.claim(conn, table, self.feeder)
-            owner = own.owner(conn, table) or self.feeder
-        return owner
+            own.insert_missing(conn, self._table, self.feeder)
+            self._positions(own.rows(conn, self._table))
 
-    def _hold(self, conn: sa.Connection, own: ProgressTables) -> None:
-        """Prevent other links from taking over the table until the transaction ends."""
-        owner = own.owner(conn, str(self.definition), hold=True)
-        if owner is None:
-            raise LinkFailed(
-                f"cq_tables has no row for the table, which queue {self.feeder.queue!r} feeds: it was deleted"
-            )
-        self._check_owner(owner)
-
-    def _check_owner(self, owner: Feeder) -> None:
-        if owner != self.feeder:
-            of = (
-                "this store"
-                if owner.store == self.feeder.store
-                else "another store (or of a former store in its place)"
-            )
-            raise LinkStopped(
-                f"the table {str(self.definition)!r} is fed by the link {owner.link!r} of queue {owner.queue!r} of "
-                f"{of}: link to another table, or take it over by a rebuild"
-            )
+    def _positions(self, rows: Iterable[BucketRow]) -> dict[int, str]:
+        """{bucket: position} in these rows; raises `LinkStopped` if another link feeds the table."""
+        found = {}
+        for bucket, feeder, position in rows:
+            if feeder != self.feeder:
+                of = (
+                    "this store"
+                    if feeder.store == self.feeder.store
+                    else "another store (or of a former store in its place)"
+                )
+                raise LinkStopped(
+                    f"the table {str(self.definition)!r} is fed by the link {feeder.link!r} of queue {feeder.queue!r} "
+                    f"of {of}: link to another table, or take it over by a rebuild"
+                )
+            found[bucket] = position
+        return found
 
     # From entries to rows
 

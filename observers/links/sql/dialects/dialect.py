@@ -207,14 +207,6 @@ class Dialect(ABC):
         """Read the storage engine of an existing table if it has no transactions; None: it has."""
         return None
 
-    def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
-        """Take a shared or exclusive (`alone`) lock on a table's name until the transaction ends.
-
-        Later requests wait while a transaction waits for the exclusive lock. Returns False, without a lock, if the
-        caller has to lock the table's row in `cq_tables` instead.
-        """
-        return False
-
     def begin(self, conn: sa.Connection) -> None:  # noqa: B027 - not every dialect has options to set
         """Set the options of an exporting transaction, in its first statement."""
 

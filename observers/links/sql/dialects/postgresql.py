@@ -35,8 +35,6 @@ _BEGIN: Final = sa.text(
     " CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
     " THEN set_config('synchronous_commit', 'on', true) END"
 )
-_HOLD: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
-_HOLD_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _COPIED_ROWS: Final = 1_000
 """Number of rows from which COPY is used."""
 _COPIED_TYPES: Final[Mapping[type, tuple[str, type]]] = {
@@ -109,11 +107,6 @@ class Postgresql(Dialect):
         # A commit must be on disk when it returns, even if the server's default is weaker: the store then clears the
         # entries. The timeouts release the locks of a worker that stalls in its transaction.
         conn.execute(_BEGIN)
-
-    def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
-        # Advisory locks queue fairly. Row locks do not: with overlapping shared locks, an exclusive one waits for ever.
-        conn.execute(_HOLD_ALONE if alone else _HOLD, {"name": f"cq_tables {name}"})
-        return True
 
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         return postgresql.insert(table).values(row).on_conflict_do_nothing()
