@@ -125,35 +125,15 @@ def group_bytes(group: str | None) -> bytes:
 
 def group_of(data: bytes) -> str | None:
     """The inverse of `group_bytes`; raises `CorruptData`."""
+    return group_named(data[_LENGTH.size :])
+
+
+def group_named(text: bytes) -> str | None:
+    """The group with this text in UTF-8, None if it is empty; raises `CorruptData`."""
     try:
-        group = data[_LENGTH.size :].decode()
+        return text.decode() or None
     except UnicodeDecodeError:
-        raise CorruptData(f"the group of a top is not one that cq wrote: {data[:40]!r}") from None
-    return group or None
-
-
-def split_group(data: bytes) -> tuple[str | None, bytes]:
-    """The group at the beginning of these bytes, and the rest; raises `CorruptData`."""
-    end = _LENGTH.size + (_LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0)
-    if not _LENGTH.size <= end <= len(data):
-        raise CorruptData("the key names no group")
-    return group_of(data[:end]), data[end:]
-
-
-def split_node(data: bytes) -> tuple[str | None, bytes]:
-    """Group and beginning of a place in a node's key, without the prefix `TopKeys.nodes`; raises `CorruptData`."""
-    group, rest = split_group(data)
-    if len(rest) < _LENGTH.size or len(rest) != _LENGTH.size + _LENGTH.unpack_from(rest)[0]:
-        raise CorruptData("the key is not one of a count for ranks")
-    return group, rest[_LENGTH.size :]
-
-
-def split_piece(data: bytes) -> tuple[str | None, int, int]:
-    """Group, version and number in a piece's key, without the prefix `CloudKeys.all_pieces`; raises `CorruptData`."""
-    group, rest = split_group(data)
-    if len(rest) != _VERSION.size + _PIECE.size:
-        raise CorruptData("the key is not one of a piece of a cloud")
-    return group, _VERSION.unpack_from(rest)[0], _PIECE.unpack_from(rest, _VERSION.size)[0]
+        raise CorruptData(f"the group of a top is not one that cq wrote: {text[:40]!r}") from None
 
 
 class KeptRow(NamedTuple):
@@ -167,7 +147,6 @@ class KeptRow(NamedTuple):
 
 def split_kept(data: bytes) -> KeptRow:
     """The parts of a kept version's key, without the prefix `CloudKeys.all_kept`; raises `CorruptData`."""
-    group, rest = split_group(data)
-    if len(rest) != _KEPT.size:
+    if len(data) < _LENGTH.size + _KEPT.size:
         raise CorruptData("the key is not one of a kept version of a cloud")
-    return KeptRow(group, *_KEPT.unpack(rest))
+    return KeptRow(group_of(data[: -_KEPT.size]), *_KEPT.unpack(data[-_KEPT.size :]))

@@ -19,7 +19,7 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_at
 from cq.errors import ConfigurationError, CorruptData
 from cq.keys import prefix_end
-from cq.keys.top import CloudKeys, TopKeys, split_group, split_kept, split_node, split_piece
+from cq.keys.top import CloudKeys, TopKeys, group_named
 from cq.observers.builtin import FACTORIES
 from cq.observers.top import index as top
 from cq.observers.top.cloud import CloudHead, digest_of, first_entries
@@ -90,11 +90,13 @@ class TopChecks:
         match rest[:1]:
             case b"i":
                 check = partial(self._check_entry, keys=keys, observer=observer)
-                RowCheck("top-unreadable", None, check, rebuild).run(piece, row)
+                RowCheck("top-unreadable", "length2 group? place", check, rebuild).run(piece, row)
             case b"c":
-                RowCheck("top-count", None, partial(_check_count, keys=keys), rebuild).run(piece, row)
+                check = partial(_check_count, keys=keys)
+                RowCheck("top-count", "length2 group?", check, rebuild).run(piece, row)
             case b"r" if observer.settings.get("ranks"):
-                RowCheck("top-rank", None, partial(_check_node, keys=keys), rebuild).run(piece, row)
+                check = partial(_check_node, keys=keys)
+                RowCheck("top-rank", "length2 group? length2 place?", check, rebuild).run(piece, row)
             case b"m":
                 what = "a cloud is marked for publication without a notification"
                 fix = partial(piece.stamp, keys.notification)
@@ -106,7 +108,7 @@ class TopChecks:
 
     def _check_entry(self, piece: Piece, found: Found, keys: TopKeys, observer: ObserverConfig) -> Steps:
         """Check that an entry has the place that follows from its key's value, and is counted."""
-        group, rest = split_group(found.rest)
+        group, rest = group_named(found.fields[0]), found.fields[1]
         score = codec.decode(found.value)
         place = descending(score)
         if not rest.startswith(place):
@@ -159,15 +161,12 @@ class TopChecks:
 
 def _check_count(piece: Piece, found: Found, keys: TopKeys) -> Steps:
     """Check the number of a group's entries."""
-    group, rest = split_group(found.rest)
-    if rest:
-        raise CorruptData("the key is not one of a count")
-    return _compare(piece, "top-count", found, keys.entries(group))
+    return _compare(piece, "top-count", found, keys.entries(group_named(found.fields[0])))
 
 
 def _check_node(piece: Piece, found: Found, keys: TopKeys) -> Steps:
     """Check a count for ranks: the sum of the counts one byte longer, or the number of entries of one score."""
-    group, place = split_node(found.rest)
+    group, place = group_named(found.fields[0]), found.fields[1]
     fix = partial(rebuild, piece, found)
     above = keys.node(group, place[:-1]) if place else keys.count(group)
     piece.require(above, "top-rank", found.key, "a count for ranks that no shorter one has", fix)
@@ -220,26 +219,32 @@ def _number(count: bytes) -> int:
     return int.from_bytes(count, "little", signed=True)
 
 
-def check_cloud(piece: Piece, found: Found) -> Steps | None:
+# Clouds
+
+
+def check_cloud(piece: Piece, found: Found) -> None:
     """Check a row of the published clouds."""
     name, _, tail = found.rest.partition(b"\x00")
     observer = top_of(piece.config)
     if name != NAME.encode() or observer is None:
-        return None
-    if tail[:1] == b"h":
-        group, excess = split_group(tail[1:])
-        if excess:
-            raise CorruptData("the key is not one of a cloud")
-        return _check_head(piece, observer, group, found)
-    if tail[:1] == b"p":
-        return _check_piece(piece, tail[1:], found)
-    if tail[:1] == b"v":
-        return _check_kept(piece, tail[1:], found)
-    raise CorruptData("not a key of a cloud")
+        return
+    row = Found(found.key, found.value, tail[1:])
+    match tail[:1]:
+        case b"h":
+            check = partial(_check_head, observer=observer)
+            RowCheck("cloud-piece", "length2 group?", check).run(piece, row)
+        case b"p":
+            RowCheck("cloud-piece", "length2 group? version8 piece4", _check_piece).run(piece, row)
+        case b"v":
+            form = "length2 group? time8 version8 number4"
+            RowCheck("cloud-piece", form, _check_kept).run(piece, row)
+        case _:
+            raise CorruptData("not a key of a cloud")
 
 
-def _check_head(piece: Piece, observer: ObserverConfig, group: str | None, found: Found) -> Steps:
+def _check_head(piece: Piece, found: Found, observer: ObserverConfig) -> Steps:
     """Check that a cloud can be read, and that it equals its top unless it is marked."""
+    group = group_named(found.fields[0])
     keys, top = CloudKeys(piece.keys), TopKeys(piece.keys, observer.generation)
     fix = partial(_publish_again, piece, keys, top, group)
     try:
@@ -271,10 +276,10 @@ def _check_head(piece: Piece, observer: ObserverConfig, group: str | None, found
         piece.report("cloud-different", found.key, what, fix)
 
 
-def _check_piece(piece: Piece, data: bytes, found: Found) -> Steps:
+def _check_piece(piece: Piece, found: Found) -> Steps:
     """Check that a piece belongs to the published version."""
-    group, version, number = split_piece(data)
-    stored = piece.snapshot.get(CloudKeys(piece.keys).head(group))
+    group, version, number = found.fields
+    stored = piece.snapshot.get(CloudKeys(piece.keys).head(group_named(group)))
     yield None
     try:
         head = CloudHead.from_bytes(stored.value) if stored.value is not None else None
@@ -284,10 +289,10 @@ def _check_piece(piece: Piece, data: bytes, found: Found) -> Steps:
         raise CorruptData("a piece of a cloud that is not published")
 
 
-def _check_kept(piece: Piece, data: bytes, found: Found) -> Steps:
+def _check_kept(piece: Piece, found: Found) -> Steps:
     """Check that a kept version can be read: at each of its rows, as a row may lack its head."""
-    row, keys = split_kept(data), CloudKeys(piece.keys)
-    key = partial(keys.kept, row.group, row.time, row.version)
+    group, time, version, number = found.fields
+    key = partial(CloudKeys(piece.keys).kept, group_named(group), time, version)
     fix = partial(piece.tr.clear_range, key(0), key(_LAST_NUMBER))
     stored = piece.snapshot.get(key(0))
     yield None
@@ -295,9 +300,9 @@ def _check_kept(piece: Piece, data: bytes, found: Found) -> Steps:
         if stored.value is None:
             raise CorruptData("it has no head")
         head = CloudHead.from_bytes(stored.value)
-        if row.number > head.pieces or (head.created, head.version) != (row.time, row.version):
+        if number > head.pieces or (head.created, head.version) != (time, version):
             raise CorruptData("a row belongs to another version")
-        head.entries(piece.snapshot, lambda number: key(number + 1))
+        head.entries(piece.snapshot, lambda each: key(each + 1))
     except CorruptData as error:
         piece.report("cloud-version", found.key, str(error), fix)
 
