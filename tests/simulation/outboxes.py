@@ -49,7 +49,9 @@ _INSERT: Final = sa.text(
     "VALUES (:id, :queue, :key, :update, :operation, :at)"
 )
 _DELETE: Final = sa.text("DELETE FROM cq_outbox WHERE id = :id")
-_REPAIR: Final = sa.text("UPDATE cq_outbox SET update_json = update_json || '\"' WHERE error IS NOT NULL")
+_REPAIR: Final = sa.text(
+    "UPDATE cq_outbox SET update_json = rtrim(update_json, '\"') || '\"' WHERE error IS NOT NULL"
+)
 _UNREADABLE: Final = ""  # in place of the quote at the end of an update
 
 
