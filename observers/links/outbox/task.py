@@ -59,6 +59,8 @@ FULL_SECONDS: Final = 1.0
 """How soon to try again to add to a full queue."""
 POLL_SECONDS: Final = 0.2
 """How often to look whether an empty table has rows."""
+_UNASKED_SECONDS: Final = 10.0
+"""How long such looks ask the store nothing, which an idle worker should ask once a second at most."""
 
 
 @dataclass(slots=True)
@@ -190,6 +192,7 @@ class OutboxTask(NotedTask):
         self._finished = b""
         self._source = source
         self._polls = False
+        self._empty: tuple[OutboxState, float] | None = None  # the state without rows, and when it was read
 
     def __str__(self) -> str:
         return f"outbox of queue {self.queue!r}"
@@ -211,6 +214,8 @@ class OutboxTask(NotedTask):
     def _step(self) -> float:
         """Move one batch; returns 0.0 if there may be more rows, else the time of the next look, or `DONE`."""
         begun = runtime.monotonic()
+        if self._is_still_empty(begun):
+            return POLL_SECONDS
         read = transact(self.db, self._read)
         if read.paused:
             self._wait(PAUSED)
@@ -228,7 +233,10 @@ class OutboxTask(NotedTask):
             self._clear_note()
             if state.ids or read.notification is not None:
                 transact(self.db, lambda tr: self._forget(tr, read))
-            return POLL_SECONDS if self._polls else DONE
+            if not self._polls:
+                return DONE
+            self._empty = state, begun
+            return POLL_SECONDS
         batch = new_batch(state.batch)
         try:
             moved, content = transact(self.db, lambda tr: self._move(tr, state, batch, rows))
@@ -241,6 +249,17 @@ class OutboxTask(NotedTask):
         self._clear_note()
         self._report(content, rows, runtime.monotonic() - begun)
         return 0.0
+
+    def _is_still_empty(self, now: float) -> bool:
+        """Whether a table that was empty has no rows, without a request to the store; raises as a step does.
+
+        Its state may be outdated: then the fence differs, and the next step reads the state.
+        """
+        found, self._empty = self._empty, None
+        if found is None or now - found[1] > _UNASKED_SECONDS or self._read_rows(found[0]):
+            return False
+        self._empty = found
+        return True
 
     def finish(self) -> None:
         """Delete the rows of the latest batch, and forget their ids; raises as a step does."""

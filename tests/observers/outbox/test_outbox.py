@@ -18,13 +18,14 @@ from cq.observers.links.outbox.operate import (
     stray_text,
 )
 from cq.observers.links.outbox.state import OutboxSettings
-from cq.observers.links.outbox.task import FULL_SECONDS, OutboxTask
+from cq.observers.links.outbox.task import FULL_SECONDS, POLL_SECONDS, OutboxTask
 from cq.observers.links.registry import pause_link
 from cq.observers.links.target import LinkFailed
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
 from cq.store.transact import transact
-from tests.kit.faults import Overtaken
+from tests.kit.clocks import jumping
+from tests.kit.faults import Overtaken, WrappedDatabase
 from tests.kit.queues import stored
 from tests.kit.sized import MOST, Sized
 from tests.observers.outbox.outboxhelpers import (
@@ -450,6 +451,43 @@ def test_a_worker_without_the_url_leaves_the_outbox_to_others(
         opened(db, name).check()
 
     assert dict(cq.CombineQueue(name).scan(db)) == {"b": 1}
+
+
+class Transactions(WrappedDatabase):
+    """Attributes: made: the number of transactions."""
+
+    made = 0
+
+    def create_transaction(self) -> Any:
+        self.made += 1
+        return super().create_transaction()
+
+
+def test_an_empty_outbox_is_looked_at_without_requests_to_the_store(
+    db: Any, name: str, sqlite_url: str
+) -> None:
+    configure(db, name)
+    counted = Transactions(db)
+    task = outbox_task(counted, name)
+    task.enter(b"worker")
+    with jumping() as clock:
+        assert task.run() == POLL_SECONDS
+        before = counted.made
+        assert [task.run() for _ in range(40)] == [POLL_SECONDS] * 40
+        assert counted.made == before
+        clock.passed += 60  # it is looked at from time to time
+        assert (task.run(), task.run()) == (POLL_SECONDS, POLL_SECONDS)
+        assert counted.made == before + 1
+
+        insert(name, {"a": 1})
+        move(db, name)  # by another worker, so that its state is another
+        insert(name, {"a": 10})
+        for _ in range(4):
+            task.run()
+    task.end()
+
+    assert not task.problem
+    assert (values(db, name), table()) == ({"a": 11}, [])
 
 
 def test_rows_of_queues_without_an_outbox_are_counted(db: Any, name: str, reporting_url: str) -> None:
