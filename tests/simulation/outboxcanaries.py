@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cq.config.queue import read_config
-from cq.observers.links.outbox.state import OutboxState, read_state
+from cq.observers.links.outbox.state import OutboxState, new_batch, read_state
 from cq.observers.links.outbox.table import OutboxTables
 from cq.observers.links.outbox.task import OutboxTask, batch_of
 from cq.observers.links.target import OutdatedBatch
@@ -105,6 +105,21 @@ def moves_without_comparing_the_state(
     """A worker adds the rows that it has read, though another worker has moved a batch since."""
     queue = CombineQueue(self.queue)
     return _move(self, tr, batch, rows, lambda current, content: content.add_to(tr, queue))
+
+
+@outboxes.replaces(f"{_TASK}._move_first", seed=1, only={"refused rows"})
+def stops_at_a_row_that_the_add_refuses(_: Any, self: Any, state: Any, rows: Any) -> Any:
+    """A worker tries all rows again and again, and never fewer of them."""
+    return transact(self.db, lambda tr: self._move(tr, state, new_batch(state.batch), rows))
+
+
+@outboxes.replaces(f"{_TASK}._move_first", seed=1, only={"refused rows"})
+def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, rows: Any) -> Any:
+    """A worker deletes a row that the add refuses alone, as if it were added."""
+    moved, content = move_first(self, state, rows)
+    if content.errors and not content.ids:
+        _delete(self, list(content.errors), rows)
+    return moved, content
 
 
 @outboxes.replaces(

@@ -4,7 +4,7 @@ Every row has a number, which is its update. The combiner concatenates, so the v
 added, how often, and in which order. A row's id is drawn some time before its transaction commits, as from a sequence:
 rows with lower ids become visible later. The application's database is restored with its sequence, so ids occur again.
 Some rows have an operation id, and are inserted again. Some are refused until an operator repairs them: they cannot be
-read.
+read, or only the add refuses them.
 
 Operators rebase, remove the outbox, and give the queue an outbox again. After a restore they first delete the rows that
 the queue has already, or they do not. `outboxmodel` has what must be true.
@@ -24,6 +24,7 @@ from unittest.mock import patch
 import sqlalchemy as sa
 
 import cq
+from cq.errors import InvalidData
 from cq.keys.link import OutboxKeys
 from cq.observers.links.outbox import operate
 from cq.observers.links.outbox.operate import OpenOutbox
@@ -50,9 +51,10 @@ _INSERT: Final = sa.text(
 )
 _DELETE: Final = sa.text("DELETE FROM cq_outbox WHERE id = :id")
 _REPAIR: Final = sa.text(
-    "UPDATE cq_outbox SET update_json = rtrim(update_json, '\"') || '\"' WHERE error IS NOT NULL"
+    "UPDATE cq_outbox SET update_json = rtrim(update_json, '\"?') || '\"' WHERE error IS NOT NULL"
 )
 _UNREADABLE: Final = ""  # in place of the quote at the end of an update
+_REFUSED: Final = '?"'  # what follows an update that only the add refuses
 
 
 class OutboxConnections(Connections):
@@ -96,6 +98,8 @@ class Outboxes(Links):
         def added(batch: OutboxBatch, tr: Any, queue: Any) -> None:
             add_to(batch, tr, queue)
             pairs = [pair for updates, _ in batch.adds for pair in updates]
+            if any(text.endswith("?") for _, text in pairs):
+                raise InvalidData("the add refuses a row")
             tr.notes.append(Moved([(key, int(text.rstrip(","))) for key, text in pairs]))
 
         def restarted(opened: OpenOutbox, tr: Any, *args: Any) -> None:
@@ -150,7 +154,9 @@ class Outboxes(Links):
         if rng.random() < 0.3:
             self.hub.wait(rng.expovariate(1 / 1.0))  # others commit rows with higher ids before
         moment = datetime.fromtimestamp(1_700_000_000 + self.hub.clock, UTC)
-        ending = _UNREADABLE if number in self.model.refused else '"'
+        ending = '"'
+        if number in self.model.refused:
+            ending = _UNREADABLE if number % 2 else _REFUSED
         row = {
             "id": row_id,
             "queue": SUMS,

@@ -78,7 +78,7 @@ class OutboxBatch:
     errors: dict[int, str] = field(default_factory=dict)
 
     def add_to(self, tr: Transaction, queue: CombineQueue) -> None:
-        """Add all updates; raises `QueueFull`."""
+        """Add all updates; raises `QueueFull`, and `InvalidData` if the queue refuses one that `batch_of` takes."""
         for updates, operation in self.adds:
             queue.add(tr, updates, once=operation)
 
@@ -237,9 +237,8 @@ class OutboxTask(NotedTask):
                 return DONE
             self._empty = state, begun
             return POLL_SECONDS
-        batch = new_batch(state.batch)
         try:
-            moved, content = transact(self.db, lambda tr: self._move(tr, state, batch, rows))
+            moved, content = self._move_first(state, rows)
         except QueueFull as error:
             self._wait(str(error))
             return FULL_SECONDS
@@ -312,12 +311,27 @@ class OutboxTask(NotedTask):
 
     # 4: moving rows
 
+    def _move_first(self, state: OutboxState, rows: Sequence[OutboxRow]) -> tuple[OutboxState, OutboxBatch]:
+        """Move the first rows in one transaction; returns the new state, and the rows moved and set aside.
+
+        `batch_of` finds the rows that the queue refuses. If it ever passes one that the add refuses, ever smaller
+        halves find that row, and it is set aside alone: a row must not stop those after it.
+        """
+        while True:
+            batch = new_batch(state.batch)
+            try:
+                return transact(self.db, lambda tr: self._move(tr, state, batch, rows))  # noqa: B023 - runs at once
+            except InvalidData as error:
+                if len(rows) == 1:
+                    return state, OutboxBatch(errors={rows[0].id: printable(str(error))})
+                rows = rows[: len(rows) // 2]
+
     def _move(
         self, tr: Transaction, before: OutboxState, batch: bytes, rows: Sequence[OutboxRow]
     ) -> tuple[OutboxState, OutboxBatch]:
         """Add the first updates, and store their rows' ids; returns the new state, and the rows moved and set aside.
 
-        Raises `OutdatedBatch` if another worker was faster.
+        Raises `OutdatedBatch` if another worker was faster, and as `OutboxBatch.add_to`.
         """
         current = read_state(tr, self.queue)
         content = batch_of(read_config(tr, self.queue), rows)

@@ -212,6 +212,27 @@ def test_a_row_that_a_level_a_window_or_the_combiner_refuses_delays_no_others(
     assert values(db, name) == {"first": good, "last": good}
 
 
+@pytest.mark.parametrize("bad", [0, 3, 9])
+def test_a_row_that_only_the_add_refuses_is_found_and_set_aside_alone(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    configure(db, name)
+    add = cq.CombineQueue.add
+
+    def refusing(self: Any, tr: Any, updates: Any, once: Any = None) -> None:
+        add(self, tr, updates, once)  # so that the transaction has writes, which must not be committed
+        if bad in dict(updates).values():
+            raise cq.InvalidData("it is refused")
+
+    monkeypatch.setattr(cq.CombineQueue, "add", refusing)
+    insert(name, [(f"k{number}", number) for number in range(10)])
+    move(db, name)
+
+    assert [(row[1], row[3]) for row in opened(db, name).rows_aside()] == [(f'"k{bad}"', "it is refused")]
+    assert values(db, name) == {f"k{number}": number for number in range(1, 10) if number != bad}
+    assert len(table()) == 1
+
+
 def test_a_level_gets_no_outbox(db: Any, name: str, sqlite_url: str) -> None:
     cq.configure(db, name, rollup="1m:2d")
     with pytest.raises(cq.errors.InvalidConfiguration, match="give an outbox to queue"):
