@@ -113,13 +113,6 @@ class LinkKeys(NoteKeys):
             raise CorruptData(f"the key {key!r} is not one of a link")
         return key[begin : begin + SEQUENCE_BYTES], key[begin + SEQUENCE_BYTES :]
 
-    @staticmethod
-    def bucket_of(data: bytes) -> int:
-        """The bucket in the part of a key after its letter; raises `CorruptData`."""
-        if len(data) < _NUMBER.size:
-            raise CorruptData("the key is not one of a link")
-        return int(_NUMBER.unpack_from(data)[0])
-
     def rows_later_than(self, bucket: int, sequence: bytes, version: int) -> bytes:
         """The first key of rows of a bucket, in the generation of `sequence`, with a later commit version."""
         # A versionstamp begins with the commit version, so this sorts after all rows of `version`.

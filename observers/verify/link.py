@@ -31,11 +31,9 @@ from cq.observers.links.state import (
     set_entry_aside,
 )
 from cq.observers.links.target import LinkFailed
-from cq.verify.layout import check_stamp
+from cq.verify.layout import check_stamp, parse
 from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, RowVisitor, Steps, readable
 from cq.verify.verification import Verification
-
-_BUCKET_BYTES: Final = 4
 
 
 def check_link(piece: Piece, found: Found) -> bytes | None:
@@ -52,17 +50,17 @@ def _keys(piece: Piece, found: Found) -> LinkKeys:
     return LinkKeys(piece.name, split_link(found.key[len(links_of(piece.name)[0]) :])[0])
 
 
-def _check_bucket(rest: bytes) -> None:
-    if len(rest) != _BUCKET_BYTES or LinkKeys.bucket_of(rest) >= BUCKETS:
+def _check_bucket(bucket: int) -> None:
+    if bucket >= BUCKETS:
         raise CorruptData("of a bucket that does not exist")
 
 
 def _of_bucket(parse_value: Callable[[bytes], object]) -> RowVisitor:
-    """The check of a row of a bucket, or, if the form allows it, of the whole link."""
+    """The check of a row of a bucket, or, if its key names none, of the whole link."""
 
     def check(piece: Piece, found: Found) -> None:
-        if found.rest:
-            _check_bucket(found.rest)
+        for bucket in parse("bucket4", found.rest) if found.rest else ():
+            _check_bucket(bucket)
         parse_value(found.value)
 
     return check
@@ -73,10 +71,9 @@ def _of_bucket(parse_value: Callable[[bytes], object]) -> RowVisitor:
 
 def _check_row(piece: Piece, found: Found) -> bytes | None:
     """Check a row of entries: its bucket exists and is notified, it is not of the future, and it is readable."""
+    bucket, sequence, tail = found.fields
+    _check_bucket(bucket)
     keys = _keys(piece, found)
-    sequence, tail = keys.split_row(found.key)
-    _check_bucket(found.rest[:_BUCKET_BYTES])
-    bucket = LinkKeys.bucket_of(found.rest)
     version = version_of(versionstamp_of(sequence))
     if version > piece.version:
         _report_row(piece, bucket, sequence, found, FROM_THE_FUTURE)
@@ -115,10 +112,7 @@ def _keep_lost(piece: Piece, found: Found) -> None:
 def _check_aside(piece: Piece, found: Found) -> Steps:
     """Check a piece of an entry set aside; the whole entry is checked with its first piece."""
     keys = _keys(piece, found)
-    parsed = keys.parse_aside(found.key)
-    if parsed is None:
-        raise CorruptData(f"the key is not one of a link; {_REBUILD}")
-    bucket, sequence, number = parsed
+    bucket, sequence, number = found.fields
     if number:
         first = keys.aside_piece(bucket, sequence, 0)
         what = f"a piece without the first one; {_REBUILD}"
@@ -135,12 +129,12 @@ _REBUILD: Final = "`cq link rebuild` sends the current values"
 _CHECKS: Final = {
     b"b": RowCheck("link-state", "bucket4", _of_bucket(LinkState.from_bytes)),
     b"c": RowCheck("link-state", "", readable(Control.from_bytes)),
-    b"f": RowCheck("link-state", "bucket?", _of_bucket(LinkFailure.from_bytes)),
+    b"f": RowCheck("link-state", None, _of_bucket(LinkFailure.from_bytes)),
     b"k": RowCheck("link-state", "", readable(check_stamp)),
     b"n": RowCheck("link-notification", "bucket4", _of_bucket(bytes)),
-    b"q": RowCheck("link-row", None, _check_row, _keep_lost),
+    b"q": RowCheck("link-row", "bucket4 sequence22 key?", _check_row, _keep_lost),
     b"s": RowCheck("link-state", "", readable(LinkStop.from_bytes)),
-    b"x": RowCheck("link-aside", None, _check_aside, None),
+    b"x": RowCheck("link-aside", "bucket4 sequence22 piece4", _check_aside, None),
 }
 """{letter after the prefix of a link: the check of its rows}."""
 
