@@ -153,7 +153,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     return begin
 
 
-@links.replaces("cq.observers.links.operate._store_epoch", seed=119, only={"send again", "table set back"})
+@links.replaces("cq.observers.links.operate._store_epoch", seed=121, only={"send again", "table set back"})
 def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
     """A rebase continues in the epoch that there is."""
     tr.clear(link.stopped)
@@ -164,7 +164,7 @@ def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=45, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=59, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
