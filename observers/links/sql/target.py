@@ -201,7 +201,8 @@ class SqlTarget(Target):
         This has a transaction of its own, so that its locks do not last while changes are applied: a stalled worker
         then blocks no other bucket.
         """
-        with self.reporting.transaction() as (conn, dialect):
+        # One thread at a time: those of all buckets begin together, and in MySQL their inserts could deadlock.
+        with self._preparing, self.reporting.transaction() as (conn, dialect):
             own = self._progress(dialect)
             # In this order: a link writes rows only after it has claimed the table.
             anything = sa.select(sa.literal(1)).select_from(self.definition.table(dialect)).limit(1)
