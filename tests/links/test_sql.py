@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
 import sqlalchemy as sa
@@ -771,3 +773,22 @@ def test_the_layout_of_keys_is_the_documented_one() -> None:
         keys.new_row(1, 2, 3)[:-4]
         == b"cq/q/words/eown/q" + b"\0\0\0\1" + b"\0\0\0\2" + b"\0" * 10 + b"\0" * 7 + b"\3"
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.UndefinedTable('relation "words" does not exist'),
+        pymysql.err.ProgrammingError(1146, "Table 'shop.words' doesn't exist"),
+        sqlite3.OperationalError("no such table: words"),
+    ],
+)
+def test_a_missing_table_is_named_with_the_command_that_creates_it(error: Exception) -> None:
+    reporting = ReportingDatabase("sqlite://")
+
+    assert str(reporting._to_cq_error(sa.exc.DBAPIError("", None, error))).endswith(
+        ": `cq link init QUEUE` creates it"
+    )
+
+    locked = sa.exc.DBAPIError("", None, sqlite3.OperationalError("database is locked"))
+    assert "cq link init" not in str(reporting._to_cq_error(locked))
