@@ -124,7 +124,7 @@ def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, row
 
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
-    seed=322,
+    seed=327,
     only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
@@ -133,7 +133,7 @@ def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, 
     return len(ids)
 
 
-@outboxes.replaces(f"{_OPERATE}.read_state", seed=20, only={"send again", "careless", "deaths", "freezes"})
+@outboxes.replaces(f"{_OPERATE}.read_state", seed=24, only={"send again", "careless", "deaths", "freezes"})
 def forgets_the_batch_under_way_at_a_rebase(read: Any, tr: Any, name: str) -> OutboxState:
     """A rebase leaves the rows in the table that a worker has added and not deleted yet."""
     state = read(tr, name)
