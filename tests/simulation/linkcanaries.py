@@ -182,7 +182,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=269,
+    seed=319,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -190,7 +190,7 @@ def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any
     return read(self, *given)._replace(generation=self.source.generation)
 
 
-@links.replaces("cq.observers.links.sender.Sender._own", seed=2, only={"hook moves"})
+@links.replaces("cq.observers.links.sender.Sender._own", seed=3, only={"hook moves"})
 def goes_on_from_a_former_target(_: Any, self: Sender, cleared: bytes) -> bytes:
     """A sender takes the position of the store in an earlier generation for one that the new target has."""
     return cleared
@@ -233,7 +233,7 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=52, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=64, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
