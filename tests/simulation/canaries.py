@@ -298,7 +298,7 @@ def flushes_without_looking(add: Any, self: Emitter, tr: Any, flush: Flush, upda
     add(self, tr, flush, updates)
 
 
-@queues.patches(seed=11, also={"emitters", "unknown commits", "commits land late"})
+@queues.patches(seed=12, also={"emitters", "unknown commits", "commits land late"})
 def flushes_without_a_conflict() -> Any:
     """The first try of a flush can commit after the second one has."""
 
