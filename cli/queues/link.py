@@ -175,6 +175,7 @@ def remove(options: Options, queue: Queue, link: Link = None, yes: Yes = False) 
     What its target has stays. `cq outbox remove` removes an outbox.
     """
     db = options.open_store()
+    _refuse_outbox(queue, link)
     observer = find_link(config_of(db, queue), link)
     name = link_name(observer.name)
     rows = sum(each.rows or 0 for each in link_status(db, queue) if each.link == name)
@@ -192,6 +193,7 @@ def aside(options: Options, queue: Queue, link: Link = None) -> None:
     one line per entry.
     """
     db = options.read_store()
+    _refuse_outbox(queue, link)
     link = link_name(find_link(config_of(db, queue), link).name)
 
     def key_of(each: AsideEntry) -> Any:
@@ -210,14 +212,18 @@ def aside(options: Options, queue: Queue, link: Link = None) -> None:
     )
 
 
-def _opened_link(
-    queue: str, link: str | None, options: AppOptions, opener: Callable[[], OpenDatabase]
-) -> AbstractContextManager[OpenLink]:
-    """The link; closes the connections to its target at exit."""
+def _refuse_outbox(queue: str, link: str | None) -> None:
     if link == OUTBOX:
         raise NotInStore(
             f"the outbox of queue {queue!r} sends nothing: `cq outbox --help` lists what can be done"
         )
+
+
+def _opened_link(
+    queue: str, link: str | None, options: AppOptions, opener: Callable[[], OpenDatabase]
+) -> AbstractContextManager[OpenLink]:
+    """The link; closes the connections to its target at exit."""
+    _refuse_outbox(queue, link)
     app = options.load_app()  # its code declares targets, and columns of tables
     return opened_link(opener(), queue, link, app=app)
 

@@ -90,6 +90,18 @@ def test_rows_that_no_worker_has_read_are_unknown(here: Here, shop: sqlite3.Conn
     assert "0 of 1 - - -" in listed
 
 
+@pytest.mark.parametrize("command", ["init", "verify", "rebuild", "aside", "remove"])
+@pytest.mark.usefixtures("shop")
+def test_commands_of_links_that_outboxes_lack_name_those_that_they_have(here: Here, command: str) -> None:
+    here("configure", "words", "--combiner", "sum")
+    here("outbox", "init", "words")
+    refused = here("link", command, "words", "outbox")
+    assert refused.status == 2
+    assert (
+        "the outbox of queue 'words' sends nothing: `cq outbox --help` lists what can be done" in refused.err
+    )
+
+
 def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
     here("configure", "words", "--combiner", "sum")
     wrong = here("outbox", "init", "words", "--url-env", "postgresql://me:secret@host/shop")
