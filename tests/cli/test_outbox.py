@@ -96,7 +96,7 @@ def test_commands_of_links_that_outboxes_lack_name_those_that_they_have(here: He
     here("configure", "words", "--combiner", "sum")
     here("outbox", "init", "words")
     refused = here("link", command, "words", "outbox")
-    assert refused.status == 2
+    assert refused.status == 1
     assert (
         "the outbox of queue 'words' sends nothing: `cq outbox --help` lists what can be done" in refused.err
     )
