@@ -249,7 +249,7 @@ def _parsed(positions: Iterable[str]) -> list[Position]:
     return [each for each in map(Position.parse, positions) if each is not None]
 
 
-@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=51, only={"send again"})
+@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=52, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True
