@@ -48,7 +48,9 @@ class Runner(Generic[T]):
     ) -> None:
         self._work, self._failed, self._after = work, failed, after
         self._lane, self._waited_seconds = lane, waited_seconds
-        self._changed = runtime.condition()
+        # Each change wakes one thread of the pool, and a thread that takes a task wakes the next: when each step woke
+        # all threads, they took a seventh of a busy worker's processor time. Callers wait for ends by `_ended`.
+        self._changed, self._ended = runtime.condition(), runtime.condition()
         self._ready: FairQueue[tuple[int, T]] = FairQueue(threads)
         self._later: list[tuple[float, int, T]] = []
         # Heap entries cannot be removed cheaply, so discarded tasks stay: an entry is valid only with this ticket.
@@ -80,8 +82,9 @@ class Runner(Generic[T]):
         with self._changed:
             self._tickets.pop(task, None)
             self._waiting.pop(task, None)
-            self._changed.notify_all()
-            return task not in self._running
+            is_running = task in self._running
+        self._notify_ended()
+        return not is_running
 
     def is_busy(self, task: T) -> bool:
         """Whether the task is running, ready or delayed."""
@@ -94,8 +97,9 @@ class Runner(Generic[T]):
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait up to `seconds` seconds for all submitted tasks to end; returns whether they have."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._tickets and not self._running, seconds)
+        with self._ended:
+            # A task has a ticket until it is over, also while it runs.
+            return self._ended.wait_for(lambda: not self._tickets and not self._running, seconds)
 
     def stuck(self, seconds: float) -> list[T]:
         """Tasks running longer than `seconds`, and tasks that have waited as long because those block their threads."""
@@ -117,7 +121,8 @@ class Runner(Generic[T]):
             self._tickets.clear()
             self._waiting.clear()
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: not self._running, seconds)
+        with self._ended:
+            return self._ended.wait_for(lambda: not self._running, seconds)
 
     # With the lock held
 
@@ -155,6 +160,7 @@ class Runner(Generic[T]):
                 continue
             del self._waiting[task]
             self._running[task] = now
+            self._changed.notify()
             return task
         return None
 
@@ -180,6 +186,10 @@ class Runner(Generic[T]):
                 return
             self._step(task)
 
+    def _notify_ended(self) -> None:
+        with self._ended:
+            self._ended.notify_all()
+
     def _step(self, task: T) -> None:
         used = runtime.thread_seconds()
         try:
@@ -197,7 +207,8 @@ class Runner(Generic[T]):
             elif not self._closed:
                 self._wait(task, seconds)
             closed = self._closed
-            self._changed.notify_all()
+            self._changed.notify()
+        self._notify_ended()
         # Without the lock: `after` reads the store and submits tasks.
         if is_over and not closed:
             self._after(task)

@@ -27,13 +27,13 @@ def sorts_again_what_others_have_sorted(
     return found
 
 
-@backlogs.replaces("cq.passes.sorting._allows_runs", seed=121)
+@backlogs.replaces("cq.passes.sorting._allows_runs", seed=130)
 def believes_its_runs(_: Any, view: View, runs: Runs) -> bool:
     """A worker merges the runs that it remembers though another one has passed."""
     return not (view.state.staged or needs_purge(view.config, view.state))
 
 
-@backlogs.replaces("cq.passes.combine_pass.is_blocked", seed=49, only={"rebucket", "calls are late"})
+@backlogs.replaces("cq.passes.combine_pass.is_blocked", seed=76, only={"rebucket", "calls are late"})
 def merges_before_the_former_shape(*_: Any) -> bool:
     """Runs are made and merged though older updates are in the former shape."""
     return False

@@ -82,7 +82,7 @@ def does_not_read_the_lock() -> Any:
     return reads_without_conflict(lambda key: key[:5] == b"cq/q/" and b"/b\0" in key)
 
 
-@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=159)
+@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=241)
 def clears_notifications_blindly(_: Any, self: Any, view: Any) -> None:
     """A pass takes a notification away that has come since it has read."""
     self.clear(view.keys.notification(view.config.generation, view.number))
@@ -176,7 +176,7 @@ def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any
     return get(self, tr, name)
 
 
-@queues.replaces("cq.passes.view.read_config", seed=23)
+@queues.replaces("cq.passes.view.read_config", seed=28)
 def runs_other_code(*_: Any) -> Any:
     """A pass does not look whether its configuration is the one stored."""
 
@@ -198,7 +198,7 @@ def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, sta
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=165)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=204)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -223,7 +223,7 @@ def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=48)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=69)
 def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge drops all that waits."""
     effects.clear_range(*view.keys.rows(view.config.generation, view.number))
@@ -276,7 +276,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=79)
+@queues.patches(seed=92)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""

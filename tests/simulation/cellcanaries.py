@@ -116,7 +116,7 @@ def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
 
 
 @cells.replaces(
-    "cq.cells.move.UserDeletion._close", seed=4, only={"deletes", "forward", "deaths", "unknown commits"}
+    "cq.cells.move.UserDeletion._close", seed=5, only={"deletes", "forward", "deaths", "unknown commits"}
 )
 def takes_away_before_it_deletes(close: Any, self: Any, record: Record, final: Any) -> Any:
     """What the application does at a deletion is a transaction of its own."""
@@ -174,7 +174,7 @@ def adopts_the_first_piece(convert: Any, self: Any, tr: Any, cell: str, function
 
 
 @cells.replaces(
-    "cq.observers.links.targets.queue.QueueTarget._apply", seed=114, only={"forward", "unknown commits"}
+    "cq.observers.links.targets.queue.QueueTarget._apply", seed=119, only={"forward", "unknown commits"}
 )
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes

@@ -11,7 +11,7 @@ from tests.simulation.canary import Canaries
 decisions = Canaries("decisions")
 
 
-@decisions.replaces("cq.passes.deciding._Decisions._decide", seed=4)
+@decisions.replaces("cq.passes.deciding._Decisions._decide", seed=5)
 def decides_later_requests_first(
     decide: Any, self: Any, key: Any, state: Any, data: Any, requests: Any
 ) -> Any:
@@ -59,13 +59,13 @@ def drops_requests_that_do_not_fit(prefix: Any, view: Any, wanted: Any) -> Any:
     return Taken(updates=prefix(view, wanted).updates)
 
 
-@decisions.replaces("cq.passes.deciding._Decisions._earlier", seed=160)
+@decisions.replaces("cq.passes.deciding._Decisions._earlier", seed=204)
 def forgets_answers_of_earlier_passes(*_: Any) -> Any:
     """A pass that answers a part of a group drops the answers to its other requests."""
     return {}
 
 
-@decisions.replaces("cq.queue.shared_adds.SharedAdds._hand_on", seed=51, also={"calls"})
+@decisions.replaces("cq.queue.shared_adds.SharedAdds._hand_on", seed=52, also={"calls"})
 def leaves_callers_alone(hand_on: Any, self: Any, group: Any) -> None:
     """A caller that has its answer lets no other one wait for the answers of its group."""
     if not group.is_ended:

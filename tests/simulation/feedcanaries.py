@@ -14,7 +14,7 @@ from tests.simulation.store import SimTransaction
 feeds = Canaries("feeds")
 
 
-@feeds.patches(seed=51)
+@feeds.patches(seed=85)
 def delivers_without_the_lock() -> Any:
     """Two deliveries to one group do not conflict."""
     return reads_without_conflict(lambda key: key.startswith(b"cq/f/feed/h"))
@@ -26,7 +26,7 @@ def delivers_to_members_of_now(_: Any, events: Any, message: Any, since: Any) ->
     return events[-1].joined
 
 
-@feeds.patches(seed=94)
+@feeds.patches(seed=107)
 def clears_notes_blindly() -> Any:
     """A step takes away that a receiver or a group has work, though more has come since it has read."""
 
@@ -71,7 +71,7 @@ def keeps_recalled_texts(write: Any, stored: Any, body: bytes | None = None) -> 
     return write(stored, codec.encode(stored.body) if body is None else body)
 
 
-@feeds.replaces("cq.observers.feeds.deliver.is_member", seed=15, also={"changes", "groups"})
+@feeds.replaces("cq.observers.feeds.deliver.is_member", seed=22, also={"changes", "groups"})
 def shows_members_what_was_sent_before_they_came(is_member: Any, events: Any, message: Any, _: Any) -> Any:
     """The event of a message reaches those who have joined after it, with its text."""
     return is_member(events, message)

@@ -30,7 +30,7 @@ def sends_a_bucket_without_a_lease(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.lease.Lease._is_alive", seed=5, only={"feed", "come and go"})
+@queues.replaces("cq.observers.links.lease.Lease._is_alive", seed=11, only={"feed", "come and go"})
 def takes_leases_of_live_workers(*_: Any) -> bool:
     """A worker takes every holder of a lease for dead."""
     return False
@@ -51,7 +51,7 @@ def ignores_staged_updates_of_the_former_shape(
 
 @queues.replaces(
     "cq.observers.telemetry.history.transact_chained",
-    seed=134,
+    seed=136,
     only={"unknown commits", "come and go", "drains"},
 )
 def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
@@ -61,7 +61,7 @@ def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
 
 @queues.replaces(
     "cq.observers.top.publisher.Publisher._is_current",
-    seed=271,
+    seed=276,
     only={"top", "freezes", "calls are late", "observers raise", "opposite", "watches are late"},
 )
 def publishes_clouds_of_old_generations(*_: Any) -> bool:
@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=262, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=330, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -85,19 +85,7 @@ def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
     return int(tr.get_read_version().wait()) - int(self._remember_seconds * VERSIONS_PER_SECOND)
 
 
-@queues.replaces(
-    "cq.queue.operation_ids.oldest_by_bucket",
-    seed=62,
-    also={"once", "clock jumps", "damage"},
-)
-def forgets_ids_of_buckets_without_a_notification(
-    oldest_by_bucket: Any, tr: Any, queue: QueueKeys, _: Any
-) -> Any:
-    """Operation ids are forgotten by the rows of the notified buckets alone."""
-    return oldest_by_bucket(tr, queue)
-
-
-@queues.replaces("cq.intake.documents.Documents._read_part", seed=130, also={"documents"})
+@queues.replaces("cq.intake.documents.Documents._read_part", seed=133, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
@@ -119,7 +107,7 @@ def adds_lines_of_logs_whatever_the_position(add_lines: Any, *given: Any) -> Any
         return add_lines(*given)
 
 
-@queues.replaces("cq.intake.logs.LogFollower._find", seed=6, also={"files"})
+@queues.replaces("cq.intake.logs.LogFollower._find", seed=9, also={"files"})
 def leaves_the_rest_of_rotated_logs(find: Any, self: Any, position: FilePosition) -> LogFile | None:
     """A follower that begins after a rotation begins with the present file."""
     found = find(self, position)
@@ -129,7 +117,7 @@ def leaves_the_rest_of_rotated_logs(find: Any, self: Any, position: FilePosition
     return LogFile(self._path, FilePosition())
 
 
-@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=210, also={"files"})
+@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=252, also={"files"})
 def takes_a_truncated_log_for_the_one_before(*_: Any) -> bool:
     """A follower does not notice that a log was truncated."""
     return True
@@ -173,7 +161,7 @@ class _Uncleared(Passing):
 
 
 @queues.replaces(
-    "cq.queue.set_aside.transact", seed=24, only={"retry aside", "too large", "observers raise", "purge"}
+    "cq.queue.set_aside.transact", seed=26, only={"retry aside", "too large", "observers raise", "purge"}
 )
 def retries_without_clearing(_: Any, db: Any, step: Callable[[Any], Any]) -> Any:
     """Updates that were set aside are added again, and stay set aside."""
@@ -227,7 +215,7 @@ class _Unconflicted(Passing):
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._forget",
-    seed=173,
+    seed=193,
     only={"once", "short-lived ids", "late tries", "come and go", "watches are late"},
 )
 def forgets_ids_without_a_conflict(
@@ -259,6 +247,6 @@ def keeps_queues_full(reason: Any, flags: Any, waiting: Any, *, is_full: bool) -
     return "full" if is_full else reason(flags, waiting, is_full=False)
 
 
-@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=7)
+@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=9)
 def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""

@@ -107,13 +107,13 @@ def moves_without_comparing_the_state(
     return _move(self, tr, batch, rows, lambda current, content: content.add_to(tr, queue))
 
 
-@outboxes.replaces(f"{_TASK}._move_first", seed=1, only={"refused rows"})
+@outboxes.replaces(f"{_TASK}._move_first", seed=2, only={"refused rows"})
 def stops_at_a_row_that_the_add_refuses(_: Any, self: Any, state: Any, rows: Any) -> Any:
     """A worker tries all rows again and again, and never fewer of them."""
     return transact(self.db, lambda tr: self._move(tr, state, new_batch(state.batch), rows))
 
 
-@outboxes.replaces(f"{_TASK}._move_first", seed=1, only={"refused rows"})
+@outboxes.replaces(f"{_TASK}._move_first", seed=2, only={"refused rows"})
 def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, rows: Any) -> Any:
     """A worker deletes a row that the add refuses alone, as if it were added."""
     moved, content = move_first(self, state, rows)
@@ -124,7 +124,7 @@ def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, row
 
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
-    seed=327,
+    seed=367,
     only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
@@ -133,7 +133,7 @@ def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, 
     return len(ids)
 
 
-@outboxes.replaces(f"{_OPERATE}.read_state", seed=24, only={"send again", "careless", "deaths", "freezes"})
+@outboxes.replaces(f"{_OPERATE}.read_state", seed=29, only={"send again", "careless", "deaths", "freezes"})
 def forgets_the_batch_under_way_at_a_rebase(read: Any, tr: Any, name: str) -> OutboxState:
     """A rebase leaves the rows in the table that a worker has added and not deleted yet."""
     state = read(tr, name)
@@ -146,7 +146,7 @@ def removes_an_outbox_whatever_was_moved(*_: Any) -> OutboxState:
     return OutboxState.of(b"", b"")
 
 
-@outboxes.replaces(f"{_OPERATE}.number_of", seed=146, only={"remove", "store set back"})
+@outboxes.replaces(f"{_OPERATE}.number_of", seed=147, only={"remove", "store set back"})
 def starts_at_a_used_position(*_: Any) -> int:
     """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
     return 0

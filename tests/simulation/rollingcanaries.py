@@ -33,7 +33,7 @@ def expires_periods_early(_: Any, self: Any, now: float) -> int:
     return int(now) - int(self.period) // 2
 
 
-@rollups.replaces("cq.admin.purging.with_levels", seed=46)
+@rollups.replaces("cq.admin.purging.with_levels", seed=47)
 def purges_no_levels(_: Any, tr: Any, config: Any) -> list[Any]:
     """A purge leaves the levels."""
     return [config]
@@ -101,7 +101,7 @@ def loses_the_times_of_a_rest() -> Any:
     return _rests(lambda row, position: ())
 
 
-@rollups.patches(seed=112, only={"other times"})
+@rollups.patches(seed=113, only={"other times"})
 def shifts_the_times_of_a_rest() -> Any:
     """What remains of a row that is taken in parts has the times of the first updates."""
     return _rests(
@@ -162,7 +162,7 @@ def drops_periods_without_a_word(*_: Any) -> bytes:
     return pack_time(0)
 
 
-@rollups.patches(seed=6, only={"levels", "other times"})
+@rollups.patches(seed=15, only={"levels", "other times"})
 def compares_levels_from_their_first_period_on() -> Any:
     """No one knows since when there is a level."""
     return patch.object(levels, "runtime", SimpleNamespace(time=lambda: 0.0))
@@ -180,7 +180,7 @@ def feeds_former_updates_to_the_present_shape(_: Any, level: Any, config: Any) -
     return level
 
 
-@rollups.replaces("cq.admin.rebucketing.is_fed_by_former", seed=16, only={"version", "freezes"})
+@rollups.replaces("cq.admin.rebucketing.is_fed_by_former", seed=27, only={"version", "freezes"})
 def finishes_levels_before_their_queue(*_: Any) -> bool:
     """The new version of a combiner begins in a level while the former one still feeds it."""
     return False

@@ -39,7 +39,7 @@ def keeps_one_version_of_a_second(of: Any, *args: Any) -> Any:
     return of(*args)._replace(step=1_000)
 
 
-@tags.replaces("cq.observers.top.publisher.read_through", seed=1)
+@tags.replaces("cq.observers.top.publisher.read_through", seed=3)
 def says_that_queued_updates_are_shown(_: Any, tr: Any, queue: Any, before: int) -> int:
     """A version of a cloud says that it includes all that is committed, whether passes have combined it or not."""
     found: int = tr.get_read_version().wait()
@@ -52,7 +52,7 @@ def scores_events_as_of_their_commit(update: Any, self: Any, weight: float = 1, 
     return update(self, weight)
 
 
-@tags.replaces("cq.observers.top.publisher.Publisher._clear_outdated", seed=6, also={"short keep"})
+@tags.replaces("cq.observers.top.publisher.Publisher._clear_outdated", seed=22, also={"short keep"})
 def clears_the_version_at_the_beginning(_: Any, self: Any, tr: Any, kept: Any, group: Any, now: int) -> None:
     """Versions are kept that were published in the time, and not the one that was shown when it began."""
     tr.clear_range(below(self._clouds.kept_of(group))[0], self._clouds.kept_from(group, now - kept.keep))
