@@ -190,14 +190,15 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
         StoreError: this process must not open it.
     """
     try:
-        if _is_open_here(identify(path)):
-            return True
-        # Creating a store would replace a device or a pipe.
-        if not (path.is_file() or path.is_dir()):
-            raise NotAStore(f"{path} is not a regular file: name a regular file, or a new one")
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-            size = os.fstat(file.fileno()).st_size
+        with opening:
+            if _is_open_here(identify(path)):
+                return True
+            # Creating a store would replace a device or a pipe.
+            if not (path.is_file() or path.is_dir()):
+                raise NotAStore(f"{path} is not a regular file: name a regular file, or a new one")
+            with path.open("rb") as file:
+                header = file.read(_HEADER_BYTES)
+                size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         header, size = b"", 0
     except IsADirectoryError:

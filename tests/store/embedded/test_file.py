@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -394,6 +395,27 @@ def test_opening_a_store_twice_keeps_the_locks_of_the_first(path: Path) -> None:
         assert run_code(OPEN.format("db[b'b'] = b'2'"), path).status == 0
         assert path.with_name("store.db-wal").exists()
         assert db[b"b"] == b"2"
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs the list of locks that Linux has")
+def test_a_check_while_the_store_is_opened_keeps_its_locks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check closes a file of its own, which would drop all locks that the process has on the store."""
+    Database(path).close()
+    note_open, checks = file.note_open, []
+
+    def check_first(opened: file.FileId) -> None:
+        checks.append(threading.Thread(target=file.check, args=[path]))
+        checks[0].start()
+        checks[0].join(0.3)  # it ends only after the store is open
+        note_open(opened)
+
+    monkeypatch.setattr(file, "note_open", check_first)
+    with Database(path) as db:
+        checks[0].join()
+        db[b"a"] = b"1"
+        assert f":{path.stat().st_ino} " in Path("/proc/locks").read_text()
 
 
 def test_a_closed_store_says_so(path: Path) -> None:
