@@ -269,10 +269,8 @@ def whole_file(path: str, mode: int | None = None) -> Iterator[Callable[[bytes],
         if is_file:
             with suppress(OSError):
                 os.unlink(written)
-        if isinstance(error, OSError) and error.filename in (
-            None,
-            written,
-        ):  # that of a full disk has no name
+        # The error of a full disk has no name.
+        if isinstance(error, OSError) and error.filename in (None, written):
             error.filename = path
         raise
 

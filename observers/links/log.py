@@ -34,9 +34,8 @@ from cq.store.api import WANT_ALL, Transaction, TransactionRead
 
 ROW_BYTES: Final = 8_000
 """A row of this size is full: FoundationDB works best with values below 10 kB."""
-_SHARED_BYTES: Final = (
-    90_000  # a larger entry has a row of its own: key and value can exceed the limit of a value
-)
+_SHARED_BYTES: Final = 90_000
+"""A larger entry has a row of its own: its key and value can exceed the limit of a value."""
 # CBOR encodes each of them in at most nine bytes, ints of up to 64 bits.
 _NUMBERS: Final = frozenset((int, float, bool, type(None)))
 _NUMBER_BYTES: Final = 9
