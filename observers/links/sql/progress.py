@@ -85,7 +85,9 @@ class ProgressTable:
 
     def insert_missing(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
         """Insert the missing rows, at the beginning; waits for another transaction that inserts them."""
-        for bucket in range(BUCKETS):
+        # Of these only: an insert beside a row that exists waits for the transaction that advances this row.
+        missing = set(range(BUCKETS)) - {row.bucket for row in self.rows(conn, name)}
+        for bucket in sorted(missing):
             row = {"name": name, "bucket": bucket, **feeder._asdict(), **self._at("")}
             conn.execute(self.dialect.insert_if_missing(self.table, row))
 
