@@ -133,7 +133,7 @@ class TestWorker:
         cq.configure(db, name, buckets=4)
         with running(Worker(db, queues=[name], beat=0.3)):
             first = events.wait_for("tasks_shared", buckets=4)
-            dead = Membership(db, queues=["other"], every=0.05)
+            dead = Membership(db, queues=["other"], every=0.3)
             dead.beat(MemberReport())
             joined = events.wait_for("worker_joined", worker=dead.id.hex())
             assert events.wait_for("worker_gone", worker=dead.id.hex()) == joined
