@@ -52,7 +52,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=100, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=103, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -78,7 +78,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=386, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=40, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -89,7 +89,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=205, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=215, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -97,7 +97,7 @@ def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, cha
 
 @links.replaces(
     "cq.observers.links.sql.target.SqlTarget._apply",
-    seed=269,
+    seed=291,
     only={"send again", "targets are slow", "come and go"},
 )
 def stores_positions_without_comparing(
@@ -141,7 +141,7 @@ def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     begin(self, batches)
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", seed=68, only={"freezes"})
+@links.replaces("cq.observers.links.sender.Sender.begin", seed=75, only={"freezes"})
 def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> bytes | None:
     """A keeper has the target begin in a bucket from which another worker has sent entries meanwhile."""
     begin = first_sequence(self.source.generation)
@@ -153,7 +153,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     return begin
 
 
-@links.replaces("cq.observers.links.operate._store_epoch", seed=132, only={"send again", "table set back"})
+@links.replaces("cq.observers.links.operate._store_epoch", seed=134, only={"send again", "table set back"})
 def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
     """A rebase continues in the epoch that there is."""
     tr.clear(link.stopped)
@@ -164,13 +164,13 @@ def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=59, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=69, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=30, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=33, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -182,7 +182,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=318,
+    seed=370,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -220,7 +220,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=196, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=208, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -233,7 +233,7 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=122, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=157, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
@@ -249,12 +249,14 @@ def _parsed(positions: Iterable[str]) -> list[Position]:
     return [each for each in map(Position.parse, positions) if each is not None]
 
 
-@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=70, only={"send again"})
+@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=72, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True
 
 
-@links.replaces("cq.observers.links.sender.leave_former_rows", seed=17, only={"send again", "table set back"})
+@links.replaces(
+    "cq.observers.links.sender.leave_former_rows", seed=206, only={"send again", "table set back"}
+)
 def sweeps_values_that_a_target_lost(*_: Any) -> None:
     """After a rebase of an unfinished rebuild, a table that was set back loses the rows that are not sent again."""
