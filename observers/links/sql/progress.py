@@ -85,7 +85,7 @@ class ProgressTable:
 
     def insert_missing(self, conn: sa.Connection, name: str, feeder: Feeder) -> None:
         """Insert the missing rows, at the beginning; waits for another transaction that inserts them."""
-        # Of these only: an insert beside a row that exists waits for the transaction that advances this row.
+        # PostgreSQL lets an insert of an existing row wait for the transaction that advances the row.
         missing = set(range(BUCKETS)) - {row.bucket for row in self.rows(conn, name)}
         for bucket in sorted(missing):
             row = {"name": name, "bucket": bucket, **feeder._asdict(), **self._at("")}
