@@ -23,6 +23,7 @@ import re
 import stat
 import zlib
 from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -170,7 +171,7 @@ class LogFollower:
         self._file = found or self._first(queue)
         with ExitStack() as stack:
             stack.callback(self._file.close)
-            self._former = self._find(former) if former.offset else None
+            self._former = self._find(former) if former.offset else self._begun_before(former.inode)
             stack.pop_all()
         # The files among which the present one was not found.
         self._searched: list[tuple[Path, _Identity]] = []
@@ -285,6 +286,15 @@ class LogFollower:
                     found.close()
             if files == self._files():  # otherwise they were renamed meanwhile
                 return None
+
+    def _begun_before(self, inode: int) -> LogFile | None:
+        """Open the file directly before the present one if it has this inode; no line of it was added."""
+        # Only there: the inode of a deleted file may be that of a newer one.
+        for (path, identity), (_, following) in pairwise(self._files()):
+            if following == self._file.identity and identity[1] == inode:
+                with suppress(FileNotFoundError):
+                    return LogFile(path, FilePosition(inode=inode))
+        return None
 
     def _reopen(self, file: LogFile) -> None:
         """Replace a file that was truncated by its copy, or else by what is written into it now."""

@@ -253,6 +253,36 @@ def test_servers_write_to_the_renamed_file_for_a_while(log: Log) -> None:
     log.check()
 
 
+def test_servers_write_to_a_renamed_file_that_was_empty_at_the_first_start(log: Log) -> None:
+    follower = log.follower()
+    log.rename()
+    log.write("a")
+    log.read(follower)
+    follower.close()
+    log.write("late", path=log.former())
+
+    assert log.read() == 1
+    log.write("later", path=log.former())
+    assert log.read() == 1
+    log.check()
+
+
+def test_a_newer_file_may_have_the_inode_of_the_first_one(log: Log) -> None:
+    follower = log.follower()
+    log.rename()
+    log.write("a")
+    log.read(follower)
+    follower.close()
+    first = log.former().rename(log.path.with_name("deleted"))
+    log.rename()
+    first.rename(log.path)
+    log.write("b")
+
+    assert log.read() == 1
+    assert log.read() == 0
+    log.check()
+
+
 def test_a_truncation_in_the_middle_of_a_copy_loses_nothing_that_was_copied(log: Log) -> None:
     """The copy is there, and the file is not truncated yet."""
     follower = log.followed("a", "b")
