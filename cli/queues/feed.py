@@ -208,7 +208,12 @@ def _as_json(message: Message) -> dict[str, Any]:
 
 
 def _print_feeds(options: Options, statuses: list[FeedStatus]) -> None:
-    options.print_list(statuses, _COLUMNS, as_json=_status_as_json)
+    options.print_list(
+        statuses,
+        _COLUMNS,
+        empty="no feed is configured in this store: begin with `cq feed configure FEED`",
+        as_json=_status_as_json,
+    )
 
 
 def _status_as_json(status: FeedStatus) -> dict[str, Any]:

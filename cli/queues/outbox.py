@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, option
-from cq.cli.shared.output import print_line, quantity
+from cq.cli.shared.output import print_line, quantity, say
 from cq.observers.links.outbox.state import DEFAULT_ENV, OutboxSettings
 from cq.observers.links.registry import opened_outbox
 from cq.observers.links.spec import checked_env
@@ -53,6 +53,8 @@ def aside(options: Options, queue: Queue) -> None:
     """
     with opened_outbox(options.read_store(), queue) as opened:
         rows = opened.rows_aside()
+    if not (rows or options.json):
+        say(f"nothing is set aside in the outbox of queue {queue!r}")
     for row in rows:
         print_line(options.json, id=row.id, key=row.key_json, update=row.update_json, error=row.error)
 

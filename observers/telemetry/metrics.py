@@ -7,10 +7,13 @@ keys would create too many series.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cq import runtime
 from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration, MissingPackage
 from cq.observers.telemetry.bus import Event, emit, subscribe
@@ -26,7 +29,7 @@ LOOPBACK: Final = "127.0.0.1"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """The bounds of histograms, in seconds: a pass takes less than one, and no transaction lives longer than five."""
 CONNECTION_SECONDS: Final = 10.0
-"""After this time an idle connection is closed, because each holds a thread."""
+"""Within this time a client must send its request, and then take the answer, because each connection holds a thread."""
 _VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
 Update = Callable[[float | None, Sequence[str]], None]
 """Updates a metric by a value, under the values of its labels; None removes the gauge."""
@@ -150,13 +153,31 @@ def _for_hosts(app: WSGIApplication, hosts: frozenset[str]) -> WSGIApplication:
 
 
 def _limited(handler: Any) -> Any:
-    """A subclass of a request handler, with a time limit for each read and write."""
+    """A subclass of a request handler, with a time limit for the request and for each write of the answer."""
 
     class Limited(handler):  # type: ignore[misc]
-        timeout = CONNECTION_SECONDS
+        def setup(self) -> None:
+            super().setup()
+            self.rfile = BufferedReader(_TimedReads(self.connection))
 
         def handle(self) -> None:
-            with suppress(ConnectionError, TimeoutError):  # the client has closed it, or is idle
+            with suppress(ConnectionError, TimeoutError):  # the client has closed it, or is too slow
                 super().handle()
 
     return Limited
+
+
+class _TimedReads(RawIOBase):
+    """What a client sends; all its reads together have a time limit, as bytes may come one by one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._until = connection, runtime.monotonic() + CONNECTION_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        self._connection.settimeout(max(0.001, self._until - runtime.monotonic()))
+        read = self._connection.recv_into(into)
+        self._connection.settimeout(CONNECTION_SECONDS)  # of the answer
+        return read

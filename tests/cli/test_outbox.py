@@ -49,6 +49,7 @@ def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Conne
     assert here("outbox", "retry", "words").out == "workers add 1 row again\n"
     assert here("worker", "words", "--drain").status == 0
     assert here("get", "words", "b").out == "b\t2\n"
+    assert here("outbox", "aside", "words").out == "nothing is set aside in the outbox of queue 'words'\n"
     assert here("link", "rebase", "words", "outbox").out == "both databases agree: nothing is changed\n"
     shop.execute("DELETE FROM cq_outbox_progress")
     shop.commit()

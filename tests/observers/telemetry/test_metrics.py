@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,26 @@ class TestServe:
             assert idle.recv(4096) == b""
         end()
         assert "Traceback" not in capfd.readouterr().err
+
+    def test_a_client_that_sends_a_byte_now_and_then_holds_no_thread_for_ever(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cq.observers.telemetry.metrics, "CONNECTION_SECONDS", 0.5)
+        port = free_ports()
+        end = serve(Address("127.0.0.1", port))
+        with socket.create_connection(("127.0.0.1", port), timeout=0.02) as slow:
+            sent = 0
+            try:
+                slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+                for sent in range(500):
+                    slow.sendall(b"x")
+                    with suppress(TimeoutError):
+                        assert slow.recv(4096) == b""
+                        break
+            except ConnectionError:
+                pass
+        end()
+        assert sent < 400
 
     def test_an_address_in_use_is_said(self) -> None:
         with socket.socket() as used:
