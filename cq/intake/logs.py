@@ -22,6 +22,7 @@ import os
 import re
 import stat
 import zlib
+from collections.abc import Container
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -315,15 +316,27 @@ class LogFollower:
 
     def _files(self) -> list[tuple[Path, _Identity]]:
         """The present file and the former ones with their identities, oldest first."""
+        found, before = self._listed(), None
+        while found != before:  # files that are renamed meanwhile may be missing
+            found, before = self._listed(), found
+        return found
+
+    def _listed(self) -> list[tuple[Path, _Identity]]:
         found = []
-        for path in self._path.parent.iterdir():
+        paths = set(self._path.parent.iterdir())
+        for path in paths:
             suffix = path.name.removeprefix(self._path.name)
             if path == self._path or (suffix != path.name and _ROTATED.fullmatch(suffix)):
                 with suppress(FileNotFoundError):
-                    if path != self._path and not _is_regular(path):
+                    if path != self._path and not _is_former(path, paths):
                         continue
                     found.append((_age(suffix, is_live=path == self._path), path, _identity(path)))
         return [(path, identity) for _, path, identity in sorted(found)]
+
+
+def _is_former(path: Path, paths: Container[Path]) -> bool:
+    """Whether a file is a former one: a file is compressed into another one, and removed when this is complete."""
+    return _is_regular(path) and not (path.suffix == ".gz" and path.with_suffix("") in paths)
 
 
 def _is_regular(path: Path) -> bool:

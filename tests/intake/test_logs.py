@@ -372,6 +372,39 @@ def test_a_file_that_was_deleted_is_read_to_its_end(log: Log) -> None:
     log.check()
 
 
+def test_a_former_file_that_is_being_compressed_is_not_read_again(log: Log) -> None:
+    follower = log.followed("a", "b")
+    log.rename()
+    compressed = gzip.compress(log.former().read_bytes())
+    for size in (0, len(compressed) // 2, len(compressed)):
+        log.former(1, ".gz").write_bytes(compressed[:size])
+        assert log.read(follower) == log.read() == 0
+    log.former().unlink()
+    log.write("c")
+
+    assert log.read(follower) == 1
+    log.check()
+
+
+def test_a_rotation_while_the_files_are_listed_skips_none(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = log.followed("a")
+    log.rename()
+    log.write("b")
+    listed = Path.iterdir
+
+    def rotated_meanwhile(path: Path) -> list[Path]:
+        monkeypatch.setattr(Path, "iterdir", listed)
+        found = list(listed(path))
+        log.rename()
+        log.write("c")
+        return found
+
+    monkeypatch.setattr(Path, "iterdir", rotated_meanwhile)
+
+    assert log.read(follower) == 2
+    log.check()
+
+
 def test_files_of_other_names_are_no_former_ones(log: Log) -> None:
     log.write("a")
     log.read()
