@@ -20,6 +20,7 @@ from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import InvalidConfiguration
 from cq.keys import QueueKeys
+from cq.plain_text import printable
 from cq.queue.limits import read_full
 from cq.store import OpenDatabase
 from cq.store.api import Transaction
@@ -206,7 +207,11 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise InvalidConfiguration(f"{question} Confirm with --yes: standard input is not a terminal")
-    if not typer.confirm(question):
+    try:
+        answer = input(f"{printable(question)} [y/N]: ")
+    except EOFError:  # ^D
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         note("no change was made")
         raise typer.Exit(1)
 

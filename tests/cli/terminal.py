@@ -55,6 +55,15 @@ class Terminal:
         self.process.wait(SECONDS)
         return self._read.decode()
 
+    def prompt(self, end: str) -> None:
+        """Wait until it has printed a text that ends like this."""
+        while not self._read.decode(errors="replace").endswith(end):
+            assert self._more(), self._read
+
+    def type(self, text: str) -> None:
+        """Type a text."""
+        os.write(self._ours, text.encode())
+
     def frame(self, is_wanted: Callable[[list[str]], bool]) -> list[str]:
         """The lines, without control sequences, of the first complete screen that is wanted and not returned yet."""
         while self._more():

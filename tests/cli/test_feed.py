@@ -13,7 +13,10 @@ from tests.cli.conftest import Cli, Here
 
 
 def test_a_store_without_feeds_says_how_to_begin(here: Here, db: Any) -> None:
-    assert here("feed", "list").out == "no feed is configured in this store: begin with `cq feed configure FEED`\n"
+    assert (
+        here("feed", "list").out
+        == "no feed is configured in this store: begin with `cq feed configure FEED`\n"
+    )
 
 
 def test_messages_are_appended_and_read(here: Here) -> None:

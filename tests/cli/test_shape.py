@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.queue.limits import compare
 from cq.testing import assert_values, drain
 from tests.cli.conftest import Cli, Here
+from tests.cli.terminal import Terminal
 from tests.cli.workers import running
 from tests.kit.processes import SECONDS
 
@@ -100,6 +102,34 @@ def test_a_command_that_waits_reports_what_for_and_that_no_worker_is_alive(
     out, err = waiting.communicate(timeout=SECONDS)
     assert (waiting.returncode, out) == (130, b"")
     assert err.decode() == f"stopped waiting: {goes_on}\n"
+
+
+@pytest.mark.usefixtures("words")
+@pytest.mark.parametrize(
+    ("typed", "status", "is_deleted"),
+    [
+        ("y\n", 0, True),
+        ("YES\n", 0, True),
+        ("\n", 1, False),
+        ("what?\n", 1, False),
+        ("\x04", 1, False),
+        ("", 130, False),
+    ],
+)
+def test_a_question_is_answered_and_an_interrupt_ends_it(
+    cli: Cli, db: Any, typed: str, status: int, is_deleted: bool
+) -> None:
+    with Terminal(cli, "delete", "words") as terminal:
+        terminal.prompt("delete queue 'words' with all data? [y/N]: ")
+        if typed:
+            terminal.type(typed)
+        else:
+            terminal.process.send_signal(signal.SIGINT)
+        said = terminal.output()
+
+    assert terminal.process.returncode == status
+    assert ("no change was made" in said) == (status == 1)
+    assert (admin.status(db) == []) == is_deleted
 
 
 @pytest.mark.usefixtures("words")
