@@ -82,12 +82,10 @@ def check_receivers(tr: TransactionRead, config: QueueConfig) -> None:
 def observer_parts(db: Database, config: QueueConfig, app: App | None = None) -> Iterator[WorkPart]:
     """The work that a queue's observers make in addition to its passes."""
     for observer in config.observers:
-        if not observer.is_built_in:
-            continue
-        # A top by the last part of keys has no clouds.
-        if observer.kind == "top" and observer.settings["group"] != index.LAST_PART:
+        # A top may have functions of the application. One by the last part of keys has no clouds.
+        if observer.kind == "top" and observer.settings.get("group") in (True, False):
             first = TaskId(PUBLISH, config.name, 0)
             yield WorkPart(first, config, partial(publishers, db, config, observer))
-        if observer.kind == LINK:
+        if observer.is_built_in and observer.kind == LINK:
             first = TaskId.of_link(config.name, observer.generation)
             yield WorkPart(first, config, partial(tasks_of, db, app, config, observer))

@@ -54,6 +54,29 @@ def test_workers_need_no_tasks_for_a_top_by_the_last_part_of_keys(db: Any, name:
     assert list(observer_parts(db, configured(db, name))) == []
 
 
+def test_clouds_of_a_top_with_functions_are_published(db: Any, name: str) -> None:
+    app = cq.App()
+    settings: dict[str, Any] = {"score": lambda key, value: -value, "group": lambda key, value: key[0]}
+    app.queue(name, observers=[top(2, every=0, **settings)])
+    app.configure(db, name)
+    add(db, name, {"aa": 1, "ab": 2, "ac": 3, "ba": 4})
+    Worker(db, app, [name]).drain()
+
+    clouds = [transact(db, CloudReader(name, group).read).entries for group in "ab"]
+    assert [[(key, score) for key, score, _ in entries] for entries in clouds] == [
+        [("aa", -1), ("ab", -2)],
+        [("ba", -4)],
+    ]
+
+
+def test_an_observer_of_an_application_that_is_named_as_a_top_publishes_nothing(db: Any, name: str) -> None:
+    app = cq.App()
+    app.queue(name, observers=[cq.Observer("top", 1, lambda tr, changes: None)])
+    app.configure(db, name)
+
+    assert list(observer_parts(db, configured(db, name))) == []
+
+
 def test_other_functions_are_another_generation(db: Any, name: str) -> None:
     def configure(version: int, score: Any) -> cq.App:
         app = cq.App()
