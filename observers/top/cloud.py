@@ -26,7 +26,7 @@ from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotInStore, NotReady
 from cq.keys import QueueKeys, below
 from cq.keys.top import CloudKeys, split_kept
-from cq.observers.top.index import MAX_N, NAME
+from cq.observers.top.index import LAST_PART, MAX_N, NAME
 from cq.observers.top.ranking import check_group, entry_of, missing, settings_of
 from cq.observers.top.scores import exact
 from cq.observers.top.weights import LEAST, MOST, weights
@@ -126,7 +126,7 @@ class CloudReader:
 
         Raises:
             NotReady: no cloud has been published yet.
-            NotInStore: no version published until that time is kept.
+            NotInStore: no version published until that time is kept, or the top has no clouds.
             InvalidConfiguration, QueueNotConfigured: the queue has no top, or does not exist.
         """
         future = tr.get(self._keys.head(self.group))
@@ -231,8 +231,14 @@ class CloudReader:
         config = read_config(snapshot_of(tr), self.name)
         if current.value is None:
             return missing(config)
+        settings = settings_of(config, parse_generation(current.value))
+        if settings.get("group") == LAST_PART:
+            return NotInStore(
+                f"the top of queue {self.name!r} is kept by the last part of keys, and has no clouds: read the order "
+                f"itself, as `cq top {self.name} --group` does"
+            )
         try:
-            check_group(config, settings_of(config, parse_generation(current.value)), self.group)
+            check_group(config, settings, self.group)
         except InvalidConfiguration as error:
             return error
         of = "" if self.group is None else f", group {self.group!r}"

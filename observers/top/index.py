@@ -99,6 +99,10 @@ def top(
         "score": score is not None,
         "group": by,
     }
+    if keep is not None and by == LAST_PART:
+        raise InvalidConfiguration(
+            f"expected no keep of a top in groups by {LAST_PART!r}, which has no clouds"
+        )
     if keep is not None:
         settings["keep"] = str(KeptClouds.parse(keep))
     make = partial(observer, score=score, group=function)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import cq
 from cq import runtime
 from cq.encoding import codec
-from cq.errors import CorruptData, InvalidConfiguration, NotReady
+from cq.errors import CorruptData, InvalidConfiguration, NotInStore, NotReady
 from cq.keys import prefix_end
 from cq.keys.top import CloudKeys, TopKeys
 from cq.observers.scheduling.runner import DONE
@@ -29,7 +29,7 @@ from cq.observers.top.cloud import (
     digest_of,
     encode_entries,
 )
-from cq.observers.top.index import top
+from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.publisher import BUILDING_SECONDS, MARKS
 from cq.observers.top.weights import weights
 from cq.store.transact import transact
@@ -299,6 +299,18 @@ def test_readers_of_groups_that_there_are_not_are_told_so(db: Any) -> None:
         cloud(grouped)
     with pytest.raises(InvalidConfiguration, match="is not kept in groups"):
         CloudReader(plain.name, "a").wait(db)
+
+
+def test_a_top_without_clouds_is_told_so(db: Any, name: str) -> None:
+    cq.configure(db, name, key=(str, int), observers=[top(group=LAST_PART)])
+    for group in (None, "1"):
+        reader = CloudReader(name, group)
+        with pytest.raises(NotInStore, match="has no clouds"):
+            transact(db, reader.read)
+        with pytest.raises(NotInStore, match="has no clouds"):
+            reader.wait(db)
+    with pytest.raises(InvalidConfiguration, match="has no clouds"):
+        top(group=LAST_PART, keep="1h")
 
 
 def test_a_cloud_of_another_format_is_refused(db: Any) -> None:
