@@ -72,7 +72,7 @@ def plan_slots(
     level = fitting[-1]
     first = int((end - seconds) // wanted * wanted)
     if level.retention is not None:  # a slot whose first periods may be gone would be too small
-        first = max(first, -(int(level.retention - now) // wanted) * wanted)
+        first = max(first, ((int(now) - level.retention) // wanted + 1) * wanted)
     starts = range(first, int(-(-end // wanted) * wanted), wanted)
     plan = SlotPlan(level.queue_of(config.name), level.period, wanted, starts)
     if len(plan.times) * keys > MAX_VALUES:

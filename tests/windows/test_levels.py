@@ -169,6 +169,23 @@ def test_periods_expire_and_stay_in_the_longer_ones(db: Any, name: str, clock: C
     assert sum(value for _, value in read(db, name, last="10d", fill=0)) == 300
 
 
+def test_a_series_leaves_a_slot_out_from_the_moment_at_which_a_period_of_it_is_due(
+    db: Any, name: str, clock: Clock
+) -> None:
+    window = configure(db, name, rollup="1m:10m")
+    begin = NOW // 300 * 300
+    for minute in range(5):
+        clock.now = begin + 60 * minute
+        add_at(db, window, {"a": 1}, None)
+    drain(db)
+    for past, slots in (
+        (599.9, [(begin, 5), (begin + 300, None)]),
+        (600.5, [(begin + 300, None), (begin + 600, None)]),
+    ):
+        clock.now = begin + past
+        assert read(db, name, last="10m", by="5m") == slots
+
+
 @pytest.mark.parametrize("combiner", ["sum", "maximum"])
 def test_a_level_that_differs_from_the_shorter_periods_is_found(
     db: Any, name: str, clock: Clock, combiner: str
