@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cq.errors import InvalidData, OneShotIterable, WrongType
 
 T = TypeVar("T", bound=Iterable[object])
+
+_MAX_LIMIT: Final = (1 << 31) - 2
+"""FoundationDB's limits have 32 bits, and some reads ask for one row more."""
 
 
 def repeatable(given: T, what: str) -> T:
@@ -28,6 +31,6 @@ def repeatable(given: T, what: str) -> T:
 
 
 def check_limit(limit: object) -> None:
-    """Raise `InvalidData` unless the limit is an int from 1 on."""
-    if type(limit) is not int or limit < 1:
-        raise InvalidData(f"expected a limit from 1, got: {limit!r:.80}")
+    """Raise `InvalidData` unless the limit is an int from 1 on, up to 2,147,483,646."""
+    if type(limit) is not int or not 1 <= limit <= _MAX_LIMIT:
+        raise InvalidData(f"expected a limit from 1 to {_MAX_LIMIT:,}, got: {limit!r:.80}")

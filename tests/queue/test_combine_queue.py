@@ -270,7 +270,7 @@ def test_items_come_in_pages_each_key_once(db: Any, name: str) -> None:
     assert [len(page) for page in pages] == [10, 10, 5]
     assert dict(item for page in pages for item in page) == wanted
     assert dict(queue.scan(db, limit=7)) == wanted
-    limits: list[Any] = [0, -1, True, 2.0]
+    limits: list[Any] = [0, -1, True, 2.0, 1 << 31, 10**30]
     for limit in limits:
         with pytest.raises(InvalidData, match="expected a limit from 1"):
             transact(db, partial(queue.items, limit=limit))
