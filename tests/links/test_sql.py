@@ -548,6 +548,16 @@ class TestSecrets:
             assert not any(secret.encode() in key + value for key, value in whole)
         assert "s3cr3t" not in str(reporting_of(link_of(db, name)))
 
+    def test_who_cannot_connect_is_told_the_variable_with_the_url(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for url in (self.URL, f"sqlite:///{tmp_path / 'missing' / 'report.db'}"):
+            monkeypatch.setenv("CQ_REPORTS", url)
+            reporting = ReportingDatabase(env="CQ_REPORTS")
+            for use in (reporting.transaction, reporting.reading):
+                with pytest.raises(LinkFailed, match=r"start it, or correct its URL in \$CQ_REPORTS"), use():
+                    pass
+
     def test_a_message_that_has_it_is_redacted(self) -> None:
         reporting = ReportingDatabase("postgresql://someone:hunter2@127.0.0.1:1/nothing")
         with pytest.raises(LinkFailed) as told, reporting.transaction():

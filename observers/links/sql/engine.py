@@ -118,16 +118,6 @@ class ReportingDatabase:
         """Raise `InvalidConfiguration` if the URL or its driver is missing or wrong; makes no connection."""
         _ = self.engine
 
-    def check_connection(self) -> None:
-        """Raise `LinkFailed`, which names the variable of the URL, unless the database can be connected to."""
-        try:
-            with self.reading():
-                pass
-        except LinkFailed as error:
-            raise LinkFailed(
-                f"the {self._noun} cannot be used: start it, or correct its URL in ${self._env} ({error})"
-            ) from error
-
     @property
     def serializes_writes(self) -> bool:
         """Whether all writing transactions of the database run one after the other, as in a SQLite file."""
@@ -166,12 +156,21 @@ class ReportingDatabase:
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
-        """A connection; raises `InvalidConfiguration` for parameters of the URL that the driver rejects."""
+        """A connection.
+
+        Raises `InvalidConfiguration` for parameters of the URL that the driver rejects, and `LinkFailed`, which names
+        the variable of the URL, if the database cannot be connected to.
+        """
         engine = self.engine
         try:
             conn = engine.connect()
         except _PARAMETER_ERRORS as error:
             raise self._wrong_parameters(engine.url, error) from None
+        except exc.SQLAlchemyError as error:
+            why = self._to_cq_error(error)
+            raise LinkFailed(
+                f"the {self._noun} cannot be used: start it, or correct its URL in ${self._env} ({why})"
+            ) from None
         with conn:
             try:
                 yield conn

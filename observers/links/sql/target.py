@@ -118,7 +118,6 @@ class SqlTarget(Target):
         return f"{self.noun} has the table {str(self.definition)!r}"
 
     def check(self) -> None:
-        self.reporting.check_connection()
         self._is_prepared = False
         self._prepare()
 
