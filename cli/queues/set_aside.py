@@ -86,7 +86,7 @@ def retry(options: Options, queue: Queue, key: Key = None) -> None:
     reports it missed.
     """
     db = options.open_store()
-    wanted = _found(db, queue, key)
+    wanted = wanted_aside(db, queue, key)
     count = retry_aside(db, queue, wanted)
     options.answer(retried(queue, count), queue=queue, added=count)
 
@@ -98,7 +98,7 @@ def drop(options: Options, queue: Queue, key: Key = None, yes: Yes = False) -> N
     Missed reports are dropped, too: their observers receive the key with its next update.
     """
     db = options.open_store()
-    wanted = _found(db, queue, key)
+    wanted = wanted_aside(db, queue, key)
     of_key = "" if key is None else f" of key {key!r}"
     confirm(f"drop everything that was set aside{of_key} in queue {queue!r}?", yes)
     count = drop_aside(db, queue, wanted)
@@ -121,8 +121,8 @@ def _wanted(db: Any, queue: str, word: str | None) -> Any:
     return ANY if word is None else key_from_word(config_of(db, queue).key, word)
 
 
-def _found(db: Any, queue: str, word: str | None) -> Any:
-    """As `_wanted`; raises `InvalidData` if no update or report of the key was set aside."""
+def wanted_aside(db: Any, queue: str, word: str | None) -> Any:
+    """The key that a word stands for, `ANY` without a word; raises `NotInStore` if nothing of the key was set aside."""
     wanted = _wanted(db, queue, word)
     if word is not None and not db.transact(partial(read_aside, name=queue, key=wanted, limit=1)):
         raise NotInStore(

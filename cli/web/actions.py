@@ -6,27 +6,26 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from cq import admin
-from cq.cli.queues.set_aside import dropped, retried
+from cq.cli.queues.set_aside import dropped, retried, wanted_aside
 from cq.cli.shared.options import seconds_of
 from cq.cli.shared.output import quantity, with_levels
 from cq.cli.web.access import WebAccess, form_of
 from cq.cli.web.rendering import Renderer
 from cq.cli.web.sampler import problem_of
 from cq.config.queue import read_config
-from cq.encoding.json_values import key_from_word
 from cq.errors import InvalidConfiguration
 from cq.keys.queue import valid_name
 from cq.observers.links.registry import opened_link, pause_link
 from cq.observers.telemetry.bus import emit
 from cq.queue.limits import MODES
-from cq.queue.set_aside import ANY, drop_aside, retry_aside
+from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 
@@ -111,11 +110,11 @@ def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 
 def _retry(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    return retried(queue, retry_aside(db, queue, _key(db, queue, fields)))
+    return retried(queue, retry_aside(db, queue, wanted_aside(db, queue, _given(fields, "key"))))
 
 
 def _drop(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    return dropped(queue, drop_aside(db, queue, _key(db, queue, fields)))
+    return dropped(queue, drop_aside(db, queue, wanted_aside(db, queue, _given(fields, "key"))))
 
 
 def _set_link(db: OpenDatabase, queue: str, fields: Fields, *, paused: bool) -> str:
@@ -137,14 +136,6 @@ def _rebase_link(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 def _with_levels(db: OpenDatabase, queue: str, text: str) -> str:
     return with_levels(text, transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names)
-
-
-def _key(db: OpenDatabase, queue: str, fields: Fields) -> Any:
-    """The key of a form; `ANY` for an empty field."""
-    word = _given(fields, "key")
-    if word is None:
-        return ANY
-    return key_from_word(transact(db, lambda tr: read_config(tr.snapshot, queue)).key, word)
 
 
 def _given(fields: Fields, name: str) -> str | None:

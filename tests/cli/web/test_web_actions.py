@@ -49,6 +49,8 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
             ("rebucket", {"buckets": "many"}, "expected a whole number"),
             ("pause", {"duration": "long"}, "expected a duration such as"),
             ("limit", {"max_age": "1m", "when_full": "never"}, "Nothing was changed"),
+            ("retry", {"key": "b"}, "nothing was set aside of key &#39;b&#39;"),
+            ("drop", {"key": "b"}, "nothing was set aside of key &#39;b&#39;"),
         ):
             assert message in confirmed(found, f"/actions/{path}?queue=words", **fields)
     paused, *_ = events.of("operator_acted", action="pause", queue="words")
@@ -57,7 +59,7 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     assert paused["result"] == "queue 'words' is paused"
     assert len(events.of("operator_acted")) == 6
     failed = [event["result"] for event in events.of("operator_failed")]
-    assert len(failed) == 3
+    assert len(failed) == 5
     assert failed[0].startswith("expected a whole number")
 
 

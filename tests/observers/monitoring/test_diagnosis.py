@@ -241,6 +241,7 @@ def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_levels_are_checked_with_their_queue(db: Any, url: str) -> None:
     cq.configure(db, "hits", rollup="1m:forever,1h:forever")
+    assert looks(url)["store"].message == "it answers; queues: 1"
     checks = {check.name: check.message for check in doctor(url) if check.name.startswith("queue ")}
     assert checks == {"queue hits": f"active, buckets: {LOCAL_BUCKETS}, levels: hits.1m, hits.1h"}
     paused = (
