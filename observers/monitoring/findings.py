@@ -64,7 +64,7 @@ class Finding(Enum):
     CODE_MISSING = (
         _QUEUE,
         Level.PROBLEM,
-        "Start a worker with the application that has the code.",
+        "Their logs say what. If it is code, start a worker with the application that has it.",
         "cq worker --app MODULE:APP",
     )
     UNREADABLE = (
@@ -135,7 +135,12 @@ class Finding(Enum):
     )
     FEED = _FEED, Level.PROBLEM, "Start a worker for this feed.", "cq worker {name} --only deliver"
     DEAD_WORKER = _WORKER, Level.NOTE, "No other worker does all of its work: start another one.", ""
-    LEFT_ALONE = _WORKER, Level.NOTE, "They are paused, or it lacks their code.", ""
+    LEFT_ALONE = (
+        _WORKER,
+        Level.NOTE,
+        "They are paused, or it lacks something for them: its log says what.",
+        "",
+    )
     WORKER = _WORKER, Level.WARNING, "Its log has the details.", ""
 
     def __init__(self, subject: str, level: Level, todo: str, command: str) -> None:
@@ -280,7 +285,7 @@ def _has_entries(link: LinkStatus) -> bool:
 def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark:
     if any(queue.name in worker.left_alone for worker in workers if worker.alive):
         level = Level.PROBLEM if _has_work(queue) else Level.WARNING
-        text = "no worker combines it: the live workers lack its code"
+        text = "no worker combines it: the live workers lack something for it"
         return _remark(Finding.CODE_MISSING, queue.name, text, level)
     level = Level.PROBLEM if _has_work(queue) else Level.NOTE
     text = "no worker combines it: the live workers are for other queues, or have other roles"

@@ -12,10 +12,12 @@ import pytest
 import cq
 from cq import runtime
 from cq.admin.queue_status import current_version, status
+from cq.feeds.feed import Feed
 from cq.keys import membership as module
 from cq.keys.link import OUTBOX
+from cq.observers.feeds import feed_spec
 from cq.observers.links.registry import pause_link
-from cq.observers.monitoring.findings import remarks
+from cq.observers.monitoring.findings import Finding, find_remarks, remarks
 from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview
 from cq.observers.scheduling.members import Member, MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
@@ -102,6 +104,18 @@ def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Members
         f"queue {other!r}: no worker combines it: the live workers are for other queues, or have other roles"
         in (remarks(seen))
     )
+
+
+def test_a_queue_whose_feed_was_deleted_is_not_said_to_lack_code_only(db: Any, name: str) -> None:
+    Feed[Any](name).configure(db)
+    cq.configure(db, name, observers=[feed_spec(name)])
+    Feed[Any](name).delete(db)
+    with running(Worker(db, queues=[name], beat=0.1)):
+        seen = seen_when(db, name, lambda seen: any(name in each.left_alone for each in seen.workers))
+
+    (left,) = (each for each in find_remarks(seen) if each.finding is Finding.CODE_MISSING)
+    assert left.text == "no worker combines it: the live workers lack something for it"
+    assert left.todo.startswith("Their logs say what.")
 
 
 def test_refused_updates_and_an_overdue_window_are_said_once(db: Any, name: str) -> None:
