@@ -120,6 +120,8 @@ class _Reporter:
                 todo = f"run `cq resume {self._awaited.queue}`, then workers continue"
                 raise ConfigurationError(f"queue {each.name!r} is paused ({each.reason}): {todo}")
         self.left = self._awaited.left(seen.queues)
+        if not self.left:  # it was done between two looks
+            return
         text = f"{self.left}: waiting for workers to {self._awaited.what} queue {self._awaited.queue!r}"
         self._show(text)
         if not stderr.is_terminal and text != self._printed and now >= self._next_line:

@@ -10,6 +10,7 @@ import pytest
 
 import cq
 from cq import admin
+from cq.cli.queues.waiting import AwaitedWork, wait_for_workers
 from cq.queue.limits import compare
 from cq.testing import assert_values, drain
 from tests.cli.conftest import Cli, Here
@@ -142,6 +143,14 @@ def test_a_worker_that_starts_ends_the_wait(cli: Cli) -> None:
 
     out, _ = waiting.communicate(timeout=SECONDS)
     assert (waiting.returncode, out) == (0, b"queue 'words' is drained\n")
+
+
+@pytest.mark.usefixtures("words")
+def test_what_ends_between_two_looks_is_not_waited_for(db: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    looks = iter([False, True])
+    awaited = AwaitedWork("words", "drain the former buckets of", lambda found: "", "")
+    wait_for_workers(db, awaited, lambda: next(looks))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_comparison_of_a_table_reports_what_it_waits_for(here: Here, cli: Cli) -> None:
