@@ -241,7 +241,12 @@ def encode(value: object) -> bytes:
         raise
     except Exception as error:
         # The encoder raises many kinds, RecursionError and UnicodeEncodeError among them.
-        raise InvalidData(f"expected a value that CBOR can carry, got: {shown(value)} ({error})") from error
+        why = (
+            "give a datetime a time zone, as in 2026-01-31T12:00Z"
+            if "naive datetime" in str(error)
+            else error
+        )
+        raise InvalidData(f"expected a value that CBOR can carry, got: {shown(value)} ({why})") from error
 
 
 _loads: Final = partial(cbor2.loads, semantic_decoders=DECODERS, max_depth=MAX_DEPTH + _WRAPPING_LISTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -123,6 +124,12 @@ def test_a_value_of_another_type_is_refused(spec: object, value: object) -> None
 def test_a_memoryview_of_some_database_driver_is_not_stored_as_a_list(value: object) -> None:
     with pytest.raises(InvalidData, match="a memoryview as a list of ints: give bytes"):
         codec.encode_value(value)
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 31), [{"at": datetime(2026, 1, 31)}]])  # noqa: DTZ001
+def test_a_time_without_a_zone_is_refused_with_what_to_give(value: object) -> None:
+    with pytest.raises(InvalidData, match=r"give a datetime a time zone, as in 2026-01-31T12:00Z\)$"):
+        codec.encode(value)
 
 
 def test_an_unknown_value_type_is_refused() -> None:
