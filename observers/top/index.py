@@ -70,7 +70,7 @@ def top(
         score: function of the score to order by; None for the value itself, or of a sketch its estimate or count. An
             error that it raises sets the key aside.
         group: function of a key's group, a str of 1 to 500 bytes: keeps a top and a cloud for each; None for one top
-            of the whole queue. `LAST_PART` needs no code of the application: the group is the last part of a key, and
+            of the whole queue. `"last part"` needs no code of the application: the group is the last part of a key, and
             there are no clouds.
         version: of `score` and `group`; increase it whenever their results change.
 
