@@ -117,6 +117,8 @@ def add(
         raise typer.BadParameter(
             "--follow, --log-format, --bots, --sessions and --name need a log: add --access-log FILE"
         )
+    if options.name == "":  # almost surely a variable of the shell that is not set
+        raise typer.BadParameter("expected the --name of a position, got an empty one")
     if options.access_log is not None:
         log_format, bots = AccessLogFormat(options.log_format), options.bots or None
         bot_pattern(bots)  # before the store and the queues are created

@@ -80,10 +80,13 @@ def test_options_of_a_log_need_one(here: Here, option: str) -> None:
     assert (ended.status, "add --access-log FILE" in ended.err) == (2, True)
 
 
-def test_a_wrong_pattern_creates_no_queues(here: Here, cli: Cli, db: Any) -> None:
+@pytest.mark.parametrize(
+    ("option", "said"), [("--bots=(", "regular expression of bots"), ("--name=", "got an empty one")]
+)
+def test_a_wrong_option_creates_no_queues(here: Here, cli: Cli, db: Any, option: str, said: str) -> None:
     (cli.folder / "access.log").write_text(line("/"))
-    ended = here(*COMMAND, "--bots", "(")
-    assert (ended.status, "regular expression of bots" in ended.err) == (2, True)
+    ended = here(*COMMAND, option)
+    assert (ended.status, said in ended.err) == (2, True)
     assert Visits.stored(db, "visits") is None
 
 
