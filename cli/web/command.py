@@ -28,7 +28,7 @@ class WebOptions(Options):
     """The options of `cq web`."""
 
     listen: str = option("[HOST:]PORT", "Address to listen at.", "--listen", default="127.0.0.1:8080")
-    operate: bool = flag("--operate", "Allow actions: pause, resume, retry, drop, rebucket and limits.")
+    operate: bool = flag("--operate", "Allow actions on queues, on links and on what was set aside.")
     host: list[str] | None = option(
         "NAME", "Another name of this server, such as that of a proxy; may be repeated."
     )
