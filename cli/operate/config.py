@@ -37,8 +37,8 @@ def show_settings(options: AppOptions, ctx: typer.Context) -> None:
     rows: list[tuple[str, Any, str]] = [
         ("config", path, "default" if path is None else named),
         *_settings(ctx),
-        _of_environment("env_names", LISTED_ENV),
-        _of_environment("prefix", PREFIX_ENV),
+        _of_environment(ctx, "env_names", LISTED_ENV),
+        _of_environment(ctx, "prefix", PREFIX_ENV),
         ("reporting_url", reporting, f"${TABLE_ENV}"),
     ]
     options.print_list(
@@ -73,7 +73,7 @@ def _resolved(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
     return setting.name, setting.default if value is None else value, source
 
 
-def _of_environment(name: str, variable: str) -> tuple[str, Any, str]:
-    """The row of a setting that is no option; the settings file sets the variable if it has the setting."""
+def _of_environment(ctx: typer.Context, name: str, variable: str) -> tuple[str, Any, str]:
+    """The row of a setting that is no option; `ctx.meta` names the settings file if it has set the variable."""
     value = os.environ.get(variable) or None
-    return name, value, "default" if value is None else f"${variable}"
+    return name, value, "default" if value is None else ctx.meta.get(variable, f"${variable}")

@@ -170,7 +170,7 @@ def use_file(ctx: typer.Context) -> None:
     needed = {name: commands.commands[name] for name in (str(ctx.invoked_subcommand), _CHECKS)}
     for setting, stored in _read(path):
         if setting is ENV_NAMES:
-            _list_names(path, stored)
+            _list_names(ctx, path, stored)
             continue
         options = [found for name, each in needed.items() for found in options_of(setting, each, (name,))]
         # Several values may be one text, as in the environment.
@@ -185,7 +185,7 @@ def use_file(ctx: typer.Context) -> None:
     ctx.default_map = defaults
 
 
-def _list_names(path: str, names: object) -> None:
+def _list_names(ctx: typer.Context, path: str, names: object) -> None:
     """Let this process and its children read the variables of these names, unless the environment lists others."""
     if not isinstance(names, list) or not all(
         isinstance(name, str) and name.isidentifier() for name in names
@@ -193,6 +193,7 @@ def _list_names(path: str, names: object) -> None:
         raise InvalidSettings(f"{path}: expected env_names to be an array of names of environment variables")
     if not os.environ.get(LISTED_ENV):
         os.environ[LISTED_ENV] = ",".join(names)
+        ctx.meta[LISTED_ENV] = path
 
 
 def file_of(ctx: typer.Context, option: str) -> str | None:

@@ -177,8 +177,10 @@ def test_the_names_of_secrets_are_in_the_file_too(here: Here, monkeypatch: pytes
     Path("cq.toml").write_text('env_names = ["SHOP_URL", "OTHER"]')
 
     assert here("link", "init", "words").status == 0
-    assert shown(here)["env_names"] == ("SHOP_URL,OTHER", "$CQ_ENV_NAMES")
+    monkeypatch.setenv("CQ_ENV_NAMES", "")
+    assert shown(here)["env_names"] == ("SHOP_URL,OTHER", "cq.toml")
     monkeypatch.setenv("CQ_ENV_NAMES", "OTHER")
+    assert shown(here)["env_names"] == ("OTHER", "$CQ_ENV_NAMES")
     assert "list it in $CQ_ENV_NAMES" in here("link", "check", "words").err
 
 
