@@ -13,7 +13,7 @@ from cq.app import App
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.store_id import ensure_store_id
 from cq.distribution import install_command
-from cq.errors import CqError, NotInStore
+from cq.errors import CqError, MissingPackage, NotInStore
 from cq.keys.link import OUTBOX, LinkKeys, NoteKeys, OutboxKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.outbox.state import existing_settings
@@ -39,14 +39,15 @@ _MODULES: Final[Mapping[str, str]] = {
     "app": "targets.app",
 }
 """{kind: module with a function `make_target(source, config, settings, app)`}. A new kind needs a line here."""
-_EXTRAS: Final = {"sqlalchemy": "sql", "urllib3": "webhook", "confluent_kafka": "kafka"}
+_EXTRAS: Final = {"urllib3": "webhook", "confluent_kafka": "kafka"}
 
 
 def sender_of(db: Database, config: QueueConfig, observer: ObserverConfig, app: App | None = None) -> Sender:
     """The sender of a link.
 
     Raises:
-        LinkFailed: a package, or a declaration of the application, is missing.
+        MissingPackage: a package is missing.
+        LinkFailed: a declaration of the application is missing.
         InvalidConfiguration: the stored settings are not those of a link.
     """
     source = Source(ensure_store_id(db), config.name, link_name(observer.name), observer.generation)
@@ -58,7 +59,7 @@ def sender_of(db: Database, config: QueueConfig, observer: ObserverConfig, app: 
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        raise LinkFailed(
+        raise MissingPackage(
             f"links of the kind {kind} need a package that is not installed: run `{install_command(extra)}`"
         ) from error
     target: Target = module.make_target(source, config, settings, app or App())
@@ -89,7 +90,8 @@ def opened_link(
     Raises:
         QueueNotConfigured: there is no such queue.
         NotInStore: there is no such link.
-        LinkFailed: a package, or a declaration of the application, is missing.
+        MissingPackage: a package is missing.
+        LinkFailed: a declaration of the application is missing.
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     observer = find_link(config, link)
