@@ -88,7 +88,8 @@ class AccessLogFormat:
             text = f"{_compiled(_COMMON, groups)}(?:{_compiled(_BROWSER, groups)})?{_TOOK}"
         else:
             text = _compiled(pattern.strip(), set())
-        self._line = re.compile(text.encode() + rb"\s*")
+        # Bytes that are not UTF-8 are surrogates in arguments of a command.
+        self._line = re.compile(text.encode("utf-8", "surrogateescape") + rb"\s*")
         self._name = (
             "neither common nor combined log format" if pattern is None else "not in the given log format"
         )

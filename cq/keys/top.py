@@ -6,7 +6,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from cq.errors import CorruptData
+from cq.encoding.codec import brief
+from cq.errors import CorruptData, InvalidData
 from cq.keys.queue import QueueKeys, below
 
 _LENGTH: Final = Struct(">H")
@@ -15,6 +16,7 @@ _PIECE: Final = Struct(">I")
 _TIME: Final = Struct(">Q")
 _KEPT: Final = Struct(">QQI")
 _GROUPS_REMEMBERED: Final = 1_000
+MAX_GROUP_BYTES: Final = 500
 
 
 class TopKeys:
@@ -118,9 +120,20 @@ class CloudKeys:
 
 @lru_cache(maxsize=_GROUPS_REMEMBERED)
 def group_bytes(group: str | None) -> bytes:
-    """A group as it is in keys. No group's bytes begin with another's."""
-    text = b"" if group is None else group.encode()
+    """A group as it is in keys. No group's bytes begin with another's. Raises `InvalidData`."""
+    text = b"" if group is None else checked_group(group).encode()
     return _LENGTH.pack(len(text)) + text
+
+
+def checked_group(group: object) -> str:
+    """The group itself; raises `InvalidData` unless it is a text of the permitted size."""
+    try:
+        size = len(group.encode()) if isinstance(group, str) else 0
+    except UnicodeEncodeError:  # a lone surrogate
+        size = 0
+    if not isinstance(group, str) or not 0 < size <= MAX_GROUP_BYTES:
+        raise InvalidData(f"expected a group to be text of 1 to {MAX_GROUP_BYTES} bytes, got: {brief(group)}")
+    return group
 
 
 def group_of(data: bytes) -> str | None:

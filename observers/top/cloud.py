@@ -372,5 +372,8 @@ def digest_of(data: bytes) -> bytes:
 
 
 def _shown(time: int) -> str:
-    """The text of a time in milliseconds since 1970."""
-    return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """The text of a time in milliseconds since 1970, of any year."""
+    try:
+        return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError):
+        return f"{time // 1000} seconds since 1970"

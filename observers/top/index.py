@@ -22,7 +22,7 @@ from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.keys.top import TopKeys
+from cq.keys.top import TopKeys, checked_group
 from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.top.kept import KeptClouds
 from cq.observers.top.scores import descending
@@ -37,7 +37,6 @@ GroupFunction = Callable[[Any, Any], str | None]
 NAME: Final = "top"
 MAX_N: Final = 10_000
 DEFAULT_N: Final = 100
-MAX_GROUP_BYTES: Final = 500
 MAX_ENTRY_BYTES: Final = 10_000
 """The longest key of an entry: FoundationDB's limit."""
 LAST_PART: Final = "last part"
@@ -179,25 +178,13 @@ def place_of(
     if group is not None and name is None:
         return None
     try:
-        return IndexPlace(None if group is None else _checked_group(name), descending(number), number)
+        return IndexPlace(None if group is None else checked_group(name), descending(number), number)
     except InvalidData as error:
         raise type(error)(f"key {codec.brief(key)}: {error}") from None
 
 
 def _score_of(value: Any) -> Any:
     return value.score if isinstance(value, Sketch) else value
-
-
-def _checked_group(group: object) -> str:
-    try:
-        size = len(group.encode()) if isinstance(group, str) else 0
-    except UnicodeEncodeError:  # a lone surrogate
-        size = 0
-    if not isinstance(group, str) or not 0 < size <= MAX_GROUP_BYTES:
-        raise InvalidData(
-            f"expected a group to be text of 1 to {MAX_GROUP_BYTES} bytes, got: {codec.brief(group)}"
-        )
-    return group
 
 
 class Index:

@@ -116,8 +116,13 @@ def test_any_bytes_are_a_visit_or_refused(data: bytes, begin: int, end: int) -> 
             b'"192.0.2.7, 10.0.0.1" [01/Mar/2025:20:00:00 +0000] "GET / HTTP/1.1" 200 2',
             Visit(AT, "/", "192.0.2.7"),
         ),
+        (
+            '\udcff %h %t "%r" %>s',
+            b'\xff ::1 [01/Mar/2025:20:00:00 +0000] "GET /" 200',
+            Visit(AT, "/", "::1"),
+        ),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_formats_of_your_own_are_the_patterns_of_the_servers(pattern: str, line: bytes, visit: Visit) -> None:
     assert AccessLogFormat(pattern).parse(line) == visit

@@ -139,6 +139,8 @@ def test_a_copy_replaces_nothing_else(db: Any, path: Path) -> None:
     assert path.read_text() == "a text"
     with pytest.raises(StoreError, match=r"cannot be written \(Not a directory\): check"):
         make_copy(db, path / "in" / "none")
+    with pytest.raises(StoreError, match=r"cannot be written \(SQLite opens only paths in UTF-8\)"):
+        make_copy(db, path.with_name("\udcff.db"))
     cluster: Any = SimpleNamespace(create_transaction=None)
     with pytest.raises(InvalidConfiguration, match="only an embedded store can be copied"):
         make_copy(cluster, path)

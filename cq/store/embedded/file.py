@@ -20,6 +20,7 @@ forked child inherits SQLite's record of locks that only the parent holds, so th
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -256,6 +257,10 @@ def _write_whole(path: Path, access: Access, fill: Callable[[Path], object]) -> 
 
     Raises `OSError`, and `BlockingIOError` while another thread or process writes the same file.
     """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise OSError(errno.EILSEQ, "SQLite opens only paths in UTF-8") from None
     draft = path.with_name(f"{path.name}-draft")
     # SQLite opens the draft by its path: the permissions of a read-only store would keep it from that.
     with _locked(draft, access._replace(mode=access.mode | stat.S_IRUSR | stat.S_IWUSR)):

@@ -101,6 +101,8 @@ def test_the_cloud_as_of_a_time_is_the_latest_that_was_published_until_then(db: 
         NotInStore, match=r"as of 1970-01-12 13:46:40 UTC: the oldest is of 1970-01-12 13:46:40 UTC"
     ):
         as_of(told, 0.4)
+    with pytest.raises(NotInStore, match="as of -1000000000000 seconds since 1970"):
+        told.read(CloudReader(told.name).read, -1e12)
 
 
 def test_the_newest_cloud_needs_not_be_kept(db: Any, clock: Clock) -> None:

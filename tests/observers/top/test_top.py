@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import cq
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, NotReady, TooLarge
 from cq.observer import Change
+from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import observer, top
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.store.transact import transact
@@ -204,6 +205,10 @@ def test_what_is_no_group_is_refused(db: Any, group: Any) -> None:
 
     with pytest.raises(InvalidData, match=r"key 'a': expected a group"):
         told.observe(db.create_transaction(), [Change("a", None, 1)])
+    with pytest.raises(InvalidData, match="expected a group"):
+        page_of(told, group=group)
+    with pytest.raises(InvalidData, match="expected a group"):
+        told.read(CloudReader(told.name, group).read)
 
 
 def test_an_entry_beyond_the_stores_limit_of_keys_is_refused(db: Any) -> None:

@@ -360,6 +360,11 @@ def test_a_missing_directory_is_named(path: Path) -> None:
         Database(path / "deeper" / "store.db")
 
 
+def test_a_path_that_sqlite_cannot_open_is_named(path: Path) -> None:
+    with pytest.raises(NotAStore, match=r"cannot be created .* only paths in UTF-8"):
+        Database(path.with_name("\udcff.db"))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_file_that_cannot_be_written_is_refused(path: Path) -> None:
     make_store(path)
