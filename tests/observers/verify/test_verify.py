@@ -211,7 +211,7 @@ def test_groups_and_scores_of_an_application(db: Any, name: str) -> None:
 
     found = topped.found()
 
-    assert kinds(found) == {"top-missing", "top-count", "top-rank"}
+    assert kinds(found) == {"top-missing", "top-count", "top-rank", "cloud-different"}
     assert [each.key for each in found if each.kind == "top-missing"] == ["k7"]
 
 
