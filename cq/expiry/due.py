@@ -125,7 +125,7 @@ class Notified(NamedTuple):
     Attributes:
         buckets: number of buckets notified.
         position: the key of the store from which to continue; empty after the last due entry.
-        seconds: seconds until the next call: until the next key is due, at most a minute; 0 to continue.
+        seconds: seconds until the next call: until the next key is due, at most a minute or a period; 0 to continue.
     """
 
     buckets: int
@@ -163,8 +163,11 @@ def notify_due(tr: Transaction, name: str, position: bytes = b"") -> Notified | 
 
 
 def _seconds_to_next(snapshot: TransactionRead, spec: ExpirySpec, index: ExpiryKeys, now: float) -> float:
-    """Seconds until the first key is due, between a moment and a minute: keys can get times that are past."""
-    wait = _LONGEST_SECONDS
+    """Seconds until the first key is due, between a moment and a minute: keys can get times that are past.
+
+    At most a period: a key that gets an update now is due after it.
+    """
+    wait = longest = max(_SHORTEST_SECONDS, min(_LONGEST_SECONDS, spec.period / spec.ticks))
     for row in snapshot.get_range(*index.entries(), limit=1):
         wait = spec.due_at(index.parse_entry(row.key)[0]) - now
-    return min(max(wait, _SHORTEST_SECONDS), _LONGEST_SECONDS)
+    return min(max(wait, _SHORTEST_SECONDS), longest)

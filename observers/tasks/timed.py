@@ -45,7 +45,7 @@ class TimedTask(Task):
 class ExpiryTask(TimedTask):
     """Notifies the buckets with due keys, and gives times to values that are older than the queue's expiry.
 
-    Without due keys, a step reads two rows, at least once a minute.
+    Without due keys, a step reads two rows, at least once a minute and once in a period.
     """
 
     subject = "expiry"

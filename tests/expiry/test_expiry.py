@@ -380,6 +380,14 @@ def test_workers_are_notified_of_due_keys(db: Any, name: str, clock: Clock) -> N
     assert notify_due(db, name) is None
 
 
+def test_a_worker_that_finds_no_key_looks_again_before_a_new_one_is_due(db: Any, name: str) -> None:
+    configured(db, name, expire=3, window="2s/0.5s")
+    for queue, seconds in ((name, 3), (f"{name}.slices", 2)):
+        found = notify_due(db, queue)
+        assert found is not None
+        assert found.seconds == seconds
+
+
 def test_staged_updates_keep_a_key(db: Any, name: str, clock: Clock) -> None:
     configured(db, name, expire=PERIOD, buckets=1)
     add(db, name, {"a": 1})
