@@ -33,7 +33,7 @@ def expires_periods_early(_: Any, self: Any, now: float) -> int:
     return int(now) - int(self.period) // 2
 
 
-@rollups.replaces("cq.admin.purging.with_levels", seed=47)
+@rollups.replaces("cq.admin.purging.with_levels", seed=52)
 def purges_no_levels(_: Any, tr: Any, config: Any) -> list[Any]:
     """A purge leaves the levels."""
     return [config]
@@ -101,7 +101,7 @@ def loses_the_times_of_a_rest() -> Any:
     return _rests(lambda row, position: ())
 
 
-@rollups.patches(seed=113, only={"other times"})
+@rollups.patches(seed=120, only={"other times"})
 def shifts_the_times_of_a_rest() -> Any:
     """What remains of a row that is taken in parts has the times of the first updates."""
     return _rests(
@@ -156,7 +156,7 @@ def feeds_other_periods(group: Any, level: RollUpLevel, *given: Any) -> Any:
     return group(level._replace(period=level.period // 2), *given)
 
 
-@rollups.replaces("cq.passes.feeding.pack_time", seed=146, only={"freezes", "deaths", "clocks differ"})
+@rollups.replaces("cq.passes.feeding.pack_time", seed=251, only={"freezes", "deaths", "clocks differ"})
 def drops_periods_without_a_word(*_: Any) -> bytes:
     """No one knows that updates of periods that are over were dropped."""
     return pack_time(0)
