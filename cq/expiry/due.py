@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cq import runtime
-from cq.config.expiry import ExpirySpec
+from cq.config.expiry import SLICES, ExpirySpec
 from cq.config.queue import QueueConfig, notify, read_config
 from cq.encoding.hashing import bucket_at, bucket_bounds
 from cq.expiry.index import ExpiryIndex
@@ -165,9 +165,12 @@ def notify_due(tr: Transaction, name: str, position: bytes = b"") -> Notified | 
 def _seconds_to_next(snapshot: TransactionRead, spec: ExpirySpec, index: ExpiryKeys, now: float) -> float:
     """Seconds until the first key is due, between a moment and a minute: keys can get times that are past.
 
-    At most a period: a key that gets an update now is due after it.
+    At most a period: a key that gets an update now is due after it. A slice or period of a late update may be due at
+    once, so about a slice for these.
     """
-    wait = longest = max(_SHORTEST_SECONDS, min(_LONGEST_SECONDS, spec.period / spec.ticks))
+    period = spec.period / spec.ticks
+    longest = min(period, max(AGAIN_SECONDS, period / SLICES)) if spec.is_by_key else period
+    wait = longest = max(_SHORTEST_SECONDS, min(_LONGEST_SECONDS, longest))
     for row in snapshot.get_range(*index.entries(), limit=1):
         wait = spec.due_at(index.parse_entry(row.key)[0]) - now
     return min(max(wait, _SHORTEST_SECONDS), longest)
