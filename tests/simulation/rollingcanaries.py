@@ -156,19 +156,19 @@ def feeds_other_periods(group: Any, level: RollUpLevel, *given: Any) -> Any:
     return group(level._replace(period=level.period // 2), *given)
 
 
-@rollups.replaces("cq.passes.feeding.pack_time", seed=251, only={"freezes", "deaths", "clocks differ"})
+@rollups.replaces("cq.passes.feeding.pack_time", seed=307, only={"freezes", "deaths", "clocks differ"})
 def drops_periods_without_a_word(*_: Any) -> bytes:
     """No one knows that updates of periods that are over were dropped."""
     return pack_time(0)
 
 
-@rollups.patches(seed=15, only={"levels", "other times"})
+@rollups.patches(seed=18, only={"levels", "other times"})
 def compares_levels_from_their_first_period_on() -> Any:
     """No one knows since when there is a level."""
     return patch.object(levels, "runtime", SimpleNamespace(time=lambda: 0.0))
 
 
-@rollups.replaces("cq.admin.configure.removed_levels", seed=2, only={"levels", "other times"})
+@rollups.replaces("cq.admin.configure.removed_levels", seed=17, only={"levels", "other times"})
 def leaves_levels_that_are_removed(*_: Any) -> list[Any]:
     """A level that is added again has what it had before."""
     return []

@@ -67,7 +67,7 @@ def counts_visits_for_visitors() -> Any:
     )
 
 
-@windows.patches(seed=35)
+@windows.patches(seed=42)
 def takes_out_side_by_side() -> Any:
     """Two passes over the slices do not conflict."""
     return reads_without_conflict(lambda key: key.startswith(QueueKeys(SLICES).prefix + b"b"))
