@@ -111,7 +111,6 @@ def test_each_check_of_the_doctor_is_in_the_table() -> None:
         "workers",
         "worker",
         "feed",
-        "export of",
         "link",
         "outbox of",
         "outbox table in",
