@@ -120,12 +120,7 @@ def add(
     if options.name == "":  # almost surely a variable of the shell that is not set
         raise typer.BadParameter("expected the --name of a position, got an empty one")
     if options.access_log is not None:
-        log_format, bots = AccessLogFormat(options.log_format), options.bots or None
-        bot_pattern(bots)  # before the store and the queues are created
-        db = options.make_store()
-        counted = _visits(db, queue, options.access_log, sessions=options.sessions)
-        visits = VisitLog(counted, log_format, bots=bots, ids=counted.ids(db))
-        _add_log(options, queue, visits, visits.follow(db, options.access_log, name=options.name))
+        _add_visits(options, queue, options.access_log)
         return
     db, handle = options.open_store(), cq.CombineQueue(queue)
     if options.jsonl:
@@ -196,6 +191,16 @@ def _visits(db: Any, name: str, log: Path, *, sessions: bool) -> Visits:
         visits.sessions.configure(db)
         note(f"configured sessions of visits {name!r}: queues {', '.join(visits.sessions.queues)}")
     return visits
+
+
+def _add_visits(options: AddOptions, queue: str, path: Path) -> None:
+    """Add the visits of an access log."""
+    log_format, bots = AccessLogFormat(options.log_format), options.bots or None
+    bot_pattern(bots)  # before the store and the queues are created
+    db = options.make_store()
+    counted = _visits(db, queue, path, sessions=options.sessions)
+    visits = VisitLog(counted, log_format, bots=bots, ids=counted.ids(db))
+    _add_log(options, queue, visits, visits.follow(db, path, name=options.name))
 
 
 def _add_log(options: AddOptions, queue: str, visits: VisitLog, follower: LogFollower) -> None:

@@ -98,11 +98,11 @@ def top(
         "score": score is not None,
         "group": by,
     }
-    if keep is not None and by == LAST_PART:
-        raise InvalidConfiguration(
-            f"expected no keep of a top in groups by {LAST_PART!r}, which has no clouds"
-        )
     if keep is not None:
+        if by == LAST_PART:
+            raise InvalidConfiguration(
+                f"expected no keep of a top in groups by {LAST_PART!r}, which has no clouds"
+            )
         settings["keep"] = str(KeptClouds.parse(keep))
     make = partial(observer, score=score, group=function)
     factory = make if score is not None or function is not None else None
