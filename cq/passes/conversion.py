@@ -31,18 +31,18 @@ def convert(view: View, reader: ViewReader) -> Effects:
     values, reached = reader.read_values(view.state.converting or b"", max(1, view.plan.max_report), share)
     effects = Effects(view)
     unreported: Unreported = {}
-    for encoded, value in values:
-        key = view.config.key.decode(encoded)
-        new = _convert(view.code, key, value)
-        before, data = codec.encode(value), codec.encode_values([new])[0]
+    for encoded, stored in values:
+        key, new = _convert(view.code, encoded, stored)
+        data = codec.encode_values([new])[0]
         effects.result.values[encoded] = data
-        if data == before:
+        if data == stored:
             continue
         effects.set(view.keys.value(encoded), data)
         if encoded in rejected:
-            unreported[encoded] = before, rejected[encoded]
+            unreported[encoded] = stored, rejected[encoded]
         else:
-            change = Change(key, value, new, complete=False, cause=CONVERSION)
+            # Decoded again: `convert` may have changed the former value itself.
+            change = Change(key, codec.decode(stored), new, complete=False, cause=CONVERSION)
             effects.report_change(encoded, place(encoded), change)
     effects.result.reported = len(values)
     effects.result.completed = reached is None  # so that the change is finished at once
@@ -50,13 +50,15 @@ def convert(view: View, reader: ViewReader) -> Effects:
     return effects
 
 
-def _convert(code: QueueCode, key: Any, value: Any) -> Any:
-    """The value of the new version; raises `ConversionFailed`."""
+def _convert(code: QueueCode, encoded: bytes, stored: bytes) -> tuple[Any, Any]:
+    """The key, and its value of the new version; raises `ConversionFailed`."""
     conversion, convert = code.config.conversion, code.combiner.convert
     if conversion is None or convert is None:
         raise CodeMismatch(f"the combiner of queue {code.config.name!r} has no function `convert`")
+    key: Any = encoded
     try:
-        new = convert(key, value, conversion.version)
+        key = code.config.key.decode(encoded)
+        new = convert(key, codec.decode(stored), conversion.version)
         if new is None or code.value_combiner.is_empty(new):
             raise InvalidData("convert returned an empty value")
         code.config.value.check(new)
@@ -70,4 +72,4 @@ def _convert(code: QueueCode, key: Any, value: Any) -> Any:
             f"key {codec.brief(key)} of queue {code.config.name!r} cannot be converted from {conversion.former} to "
             f"{code.config.combiner}: {describe(error)}{where}"
         ) from error
-    return new
+    return key, new

@@ -35,8 +35,8 @@ _HASH_BYTES: Final = 4
 def purge(view: View, reader: ViewReader) -> Effects:
     """Delete the next values of a bucket; the first pass of a purge also drops all updates queued before it.
 
-    Rejected keys are deleted without a report. A change is complete if no update of its key was queued after the purge:
-    such updates are combined only when the purge is complete.
+    Rejected keys are deleted without a report. A value that cannot be read stays. A change is complete if no update of
+    its key was queued after the purge: such updates are combined only when the purge is complete.
     """
     config, plan, state = view.config, view.plan, view.state
     effects = Effects(view)
@@ -48,15 +48,18 @@ def purge(view: View, reader: ViewReader) -> Effects:
     values, reached = reader.read_values(cursor, max(1, plan.max_report), share)
     later = {encoded for row in view.rows if row.versionstamp > since for encoded, _ in row.updates}
     unreported: Unreported = {}
-    for encoded, value in values:
+    for encoded, stored in values:
+        try:
+            key, old = config.key.decode(encoded), codec.decode(stored)
+        except CorruptData:
+            continue
         effects.clear(view.keys.value(encoded))
+        effects.result.purged += 1
         if encoded in plan.rejected:
-            unreported[encoded] = codec.encode(value), plan.rejected[encoded]
+            unreported[encoded] = stored, plan.rejected[encoded]
         else:
             is_complete = view.backlog.at_end and encoded not in later
-            change = Change(config.key.decode(encoded), value, None, is_complete, PURGE)
-            effects.report_change(encoded, place(encoded), change)
-    effects.result.purged = len(values)
+            effects.report_change(encoded, place(encoded), Change(key, old, None, is_complete, PURGE))
     effects.result.invalidates_cache = True  # the purge has cleared the staged updates
     purged = max(state.purged, config.purges.latest)
     cleared = replace(state, staged=False, cursor=b"", unfinished_since=0, purged=purged, purging=reached)

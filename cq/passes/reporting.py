@@ -55,8 +55,16 @@ def backfill(effects: Effects, view: View) -> None:
     else:
         values, reached = view.first
         effects.reached = {generation: reached}
-        effects.backfilled = [encoded for encoded, _ in values]
-        news = {generation: [_unchanged(effects, view, encoded, None, value) for encoded, value in values]}
+        news = {generation: []}
+        for encoded, stored in values:
+            try:
+                change = _unchanged(effects, view, encoded, None, codec.decode(stored))
+            except CorruptData as error:
+                # An unreadable value cannot be reported: the observer misses it.
+                _note_missed(effects, missed, encoded, KeyFailure.of(error, text=str(error)))
+                continue
+            effects.backfilled.append(encoded)
+            news[generation].append(change)
     if rejected:
         _note_rejected(effects, missed, rejected)
         return
@@ -94,13 +102,18 @@ def _unchanged(effects: Effects, view: View, encoded: bytes, old: Any, new: Any)
 
 
 def _note_rejected(effects: Effects, missed: MissedReports, rejected: Mapping[bytes, KeyFailure]) -> None:
-    """Note the report of the rejected key as missed, if it is the one read; a new observer has received no value."""
+    """Note the report of the rejected key as missed; if another one was read, leave it to the next pass."""
     keys, effects.backfilled = effects.backfilled, []
-    if not keys or keys[0] not in rejected:
+    if keys and keys[0] in rejected:
+        _note_missed(effects, missed, keys[0], rejected[keys[0]])
+    elif keys:
         effects.reached, effects.retried = {}, 0
-        return
-    missed.note(effects, keys[0], rejected[keys[0]], dict.fromkeys(effects.reached, NOTHING))
-    effects.result.aside[keys[0]] = rejected[keys[0]]
+
+
+def _note_missed(effects: Effects, missed: MissedReports, encoded: bytes, failure: KeyFailure) -> None:
+    """Note that a report of a value is missed; a new observer has received no value of the key."""
+    missed.note(effects, encoded, failure, dict.fromkeys(effects.reached, NOTHING))
+    effects.result.aside[encoded] = failure
 
 
 # Reports of values that are deleted or converted

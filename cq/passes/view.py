@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from cq.app import QueueCode
 from cq.config.queue import QueueConfig, read_config
-from cq.encoding import codec
 from cq.errors import CodeMismatch
 from cq.expiry.due import BucketExpiry
 from cq.keys import QueueKeys, after, place
@@ -60,8 +59,8 @@ class Taken:
     size: int = 0
 
 
-Values = tuple[list[tuple[bytes, Any]], bytes | None]
-"""Stored values in hash order, as [(encoded key, value)], and the place reached; None at the end of the bucket."""
+Values = tuple[list[tuple[bytes, bytes]], bytes | None]
+"""Values in hash order, as [(encoded key, encoded value)], and the place reached; None at the end of the bucket."""
 
 
 @dataclass(slots=True)
@@ -270,11 +269,11 @@ class ViewReader:
         queue = self._view.keys
         begin, end = queue.values.of_bucket(self._view.config.buckets, self._view.number)
         begin = max(begin, after(queue.value_at(before)))
-        values: list[tuple[bytes, Any]] = []
+        values: list[tuple[bytes, bytes]] = []
         size = 0
         for row in self.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
             encoded = queue.encoded_key(row.key)
-            values.append((encoded, codec.decode(row.value)))
+            values.append((encoded, row.value))
             size += clear_bytes(row.key) + len(row.value)
             if len(values) == limit or size > limit_bytes:
                 return values, place(encoded)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from cq.config.queue import QueueConfig, notify, read_config
@@ -29,6 +30,7 @@ from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Writer
 from cq.store.bounded_reads import prefix_read, read_at_hashes, scan_rows
 from cq.store.sizes import clear_bytes, fitting
+from cq.store.transact import transact
 
 NOTHING: Final = b""
 """Stored if an observer has received no value of a key, or its deletion: no encoded value is empty."""
@@ -240,6 +242,18 @@ def take_note(tr: Transaction, name: str, encoded: bytes, *, retry: bool) -> boo
         tr.set(keys.retry(where), b"")
         notify(tr, config, [bucket_of(encoded, config.buckets)])
     return is_missed
+
+
+def lacks_values(db: Database, name: str, generation: int) -> bool:
+    """Whether an observer missed values in its backfill that it has not received since; not those dropped."""
+    keys = MissedKeys(name)
+    begin, end = keys.of_generation(generation)
+    wheres = (key[len(begin) :] for key, value in scan_rows(db, begin, end) if value == NOTHING)
+    return any(transact(db, partial(_is_noted, note=keys.note(where))) for where in wheres)
+
+
+def _is_noted(tr: Transaction, note: bytes) -> bool:
+    return tr.snapshot.get(note).present()
 
 
 def forget_missed(tr: Transaction, name: str, kept: Collection[int]) -> None:

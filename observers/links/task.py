@@ -17,6 +17,7 @@ The keeper
 - It has the target begin the epoch and the generation in buckets without entries.
 - It checks whether a stopped link may continue. A stop by an observer of an earlier generation concerned its target.
 - Once a new generation is completely sent, it sweeps what earlier ones have left: these keys have no value any more.
+  It does not while the link has missed a value in its backfill, as the target's entry may be its last readable copy.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import during, emit
 from cq.plain_text import describe
+from cq.queue.missed_reports import lacks_values
 from cq.store.api import Database, Transaction, TransactionRead, error_code
 from cq.store.sizes import fitting
 from cq.store.transact import transact
@@ -158,6 +160,9 @@ class Keeper(NotedTask):
         """Sweep what earlier generations have left once this one is completely sent; returns whether it did."""
         if not transact(self.db, self._is_sent):
             return False
+        if lacks_values(self.db, self.queue, self._generation):
+            why = "a value could not be sent, so nothing is deleted of keys that have none"
+            raise LinkFailed(f"{why}: see `cq aside list {self.queue}`")
         swept = self._sender.sweep(self._epoch)
         if swept:
             emit("link_swept", queue=self.queue, link=self.keys.link, rows=swept)

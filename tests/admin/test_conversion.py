@@ -17,6 +17,7 @@ from cq.admin.rebucketing import finish_rebucket
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, NotNow
+from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.conversion import ConversionFailed
 from cq.queue.set_aside import retry_aside
@@ -300,6 +301,39 @@ def test_a_value_that_cannot_be_converted_waits_for_a_repaired_function(queue: C
 
     assert queue.values()["c"] == [2, 1]
     assert queue.breaks == []
+
+
+def test_a_value_that_cannot_be_read_waits_until_it_is_repaired(queue: Converted) -> None:
+    where = QueueKeys(queue.name).value(queue.config().key.encoder()("c"))
+    before = transact(queue.db, lambda tr: tr.get(where).value)
+    transact(queue.db, lambda tr: tr.set(where, b"\xff"))
+    queue.configure(2)
+    queue.drain(1)
+    with pytest.raises(ConversionFailed, match=r"key 'c' .* numbers@1 to numbers@2: CorruptData: "):
+        queue.combine(2)
+    transact(queue.db, lambda tr: tr.set(where, before))
+    queue.drain(2)
+
+    assert queue.values()["c"] == [2, 1]
+    assert queue.breaks == []
+
+
+def test_a_convert_that_changes_the_former_value_itself_is_stored_and_reported(db: Any, name: str) -> None:
+    queue = Converted(db, name)
+
+    def convert(key: str, value: list[int], version: int) -> list[int]:
+        value[0] = 2
+        return value
+
+    queue.configure(1)
+    queue.add("a")
+    queue.combine(1)
+    app = app_with(db, name, queue.seen.observer, combiner=replace(queue.combiner(2), convert=convert))
+    queue.drain(1)
+    combine_all(db, name, app)
+
+    assert queue.values() == {"a": [2, 1]}
+    assert queue.seen.received("a") == [(None, [1, 1]), ([1, 1], [2, 1])]
 
 
 @pytest.mark.parametrize("made", [None, [], 5])

@@ -12,6 +12,7 @@ import pytest
 
 import cq
 from cq import admin, links
+from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys
 from cq.observers.links.registry import pause_link
 from cq.observers.links.state import read_control
@@ -20,11 +21,12 @@ from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.worker.worker import Worker
+from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from cq.store.watch import wait_until
 from cq.testing import check_target, drain
 from tests.kit.faults import Overtaken
-from tests.kit.queues import stored, values
+from tests.kit.queues import config_of, stored, values
 from tests.kit.workers import SECONDS, running
 from tests.links import linkhelpers
 from tests.links.drivers import FIRST, KINDS, LINK, SECOND, Case, Driver, MemoryDriver, made
@@ -159,6 +161,29 @@ def test_a_worker_that_dies_at_any_point_changes_nothing(case: Case) -> None:
 def task_of(case: Case, signal: Callable[[str], object]) -> LinkTask:
     """The task of the bucket of `a`."""
     return bucket_task(case.db, case.name, "a", signal, link=LINK, app=case.driver.app)
+
+
+@EACH_KIND
+def test_a_rebuild_keeps_the_entry_of_a_value_that_cannot_be_read(case: Case) -> None:
+    """It may be the last readable copy: nothing is swept until the value is repaired and reported again."""
+    if not case.driver.repeats:
+        pytest.skip("all values would count twice")
+    encoded = config_of(case.db, case.name).key.encoder()
+    where = QueueKeys(case.name).value(encoded("a"))
+    value = cq.transact(case.db, lambda tr: tr.get(where).value)
+    cq.transact(case.db, lambda tr: tr.set(where, b"\xff"))
+    rebuild(case)
+    states = [step(case) for _ in range(3)]
+    assert states[-1].startswith("failing: ")
+    assert states[-1].endswith(f"see `cq aside list {case.name}`")
+    assert waits(case.db, case.name, LINK) == 0
+    if case.driver.sweeps:
+        assert case.driver.values(FIRST) == case.expected
+
+    cq.transact(case.db, lambda tr: tr.set(where, value))
+    assert retry_aside(case.db, case.name, "a") == 1
+    send(case)
+    check(case)
 
 
 # A side is set back

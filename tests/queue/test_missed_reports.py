@@ -13,7 +13,7 @@ from cq.admin.purging import purge
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
-from cq.keys import QueueKeys, prefix_end
+from cq.keys import QueueKeys, place, prefix_end
 from cq.keys.missed import MissedKeys
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import forget_missed, renewed, take_note
@@ -105,6 +105,80 @@ def test_a_retry_that_fails_again_is_listed_again_and_costs_the_others_nothing(
     assert retry_aside(db, name, "ann") == 1
     backfilled.drain()
     assert backfilled.second.received("ann") == [(None, 20)]
+
+
+def test_a_value_that_cannot_be_read_is_missed_by_a_new_observer_and_holds_up_no_other(
+    db: Any, name: str
+) -> None:
+    people = {f"person {number}": number + 1 for number in range(5)}
+    first, second = (SeenInStore(db, name, name=each) for each in ("first", "second"))
+    add_all = app_with(db, name, first.observer, buckets=1)
+    add(db, name, people)
+    drain(db, name, app=add_all)
+    encoded = transact(db, lambda tr: read_config(tr.snapshot, name)).key.encoder()
+    where = [QueueKeys(name).value(encoded(each)) for each in ("person 1", "person 2")]
+    before = transact(db, lambda tr: [tr.get(each).value for each in where])
+    transact(db, lambda tr: [tr.set(each, b"\xff") for each in where])
+    app = app_with(db, name, first.observer, second.observer)
+
+    drain(db, name, app=app)
+
+    rest = {key: value for key, value in people.items() if key not in ("person 1", "person 2")}
+    assert second.values == rest
+    assert sorted(shown(db, name)) == [("person 1", []), ("person 2", [])]
+    assert nothing_queued(db, name)
+    assert {each.kind for each in verify(db, name)} == {"value-unreadable"}
+
+    transact(db, lambda tr: [tr.set(*each) for each in zip(where, before, strict=True)])
+    add(db, name, {"person 1": 10})
+    assert retry_aside(db, name, "person 2") == 1
+    drain(db, name, app=app)
+
+    assert second.received("person 1") == [(None, 12)]
+    assert second.received("person 2") == [(None, 3)]
+    assert [*aside(db, name), *missed(db, name)] == []
+
+
+def test_a_new_observer_misses_a_value_that_cannot_be_read_before_one_that_it_refuses(
+    db: Any, name: str
+) -> None:
+    people = {f"person {number}": 1 for number in range(40)}
+    first, second = (SeenInStore(db, name, name=each) for each in ("first", "second"))
+    app = app_with(db, name, first.observer, buckets=1)
+    add(db, name, people)
+    drain(db, name, app=app)
+    encoded = transact(db, lambda tr: read_config(tr.snapshot, name)).key.encoder()
+    in_order = sorted(people, key=lambda each: place(encoded(each)))
+    unreadable, second.refused = set(in_order[::2]), set(in_order[1::4])
+    for each in unreadable:
+        transact(db, lambda tr, each=each: tr.set(QueueKeys(name).value(encoded(each)), b"\xff"))  # type: ignore[misc]
+    app = app_with(db, name, first.observer, second.observer)
+
+    drain(db, name, app=app)
+
+    assert second.values == dict.fromkeys(in_order[3::4], 1)
+    assert sorted(shown(db, name)) == sorted((each, []) for each in unreadable | second.refused)
+
+
+def test_a_purge_leaves_a_value_that_cannot_be_read(db: Any, name: str) -> None:
+    seen = SeenInStore(db, name)
+    app = app_with(db, name, seen.observer, buckets=1)
+    add(db, name, {"ann": 1, "bob": 2, "eve": 3})
+    drain(db, name, app=app)
+    encoded = transact(db, lambda tr: read_config(tr.snapshot, name)).key.encoder()
+    where = QueueKeys(name).value(encoded("bob"))
+    before = transact(db, lambda tr: tr.get(where).value)
+    transact(db, lambda tr: tr.set(where, b"\xff"))
+
+    purge(db, name)
+    drain(db, name, app=app)
+    assert {each.kind for each in verify(db, name)} == {"value-unreadable"}
+    transact(db, lambda tr: tr.set(where, before))
+    add(db, name, {"ann": 5, "bob": 5})
+    drain(db, name, app=app)
+
+    assert seen.received("ann") == [(None, 1), (1, None), (None, 5)]
+    assert seen.received("bob") == [(None, 2), (2, 7)]
 
 
 class SlowReads(WrappedDatabase):
