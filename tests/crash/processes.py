@@ -191,7 +191,8 @@ class Crash:
 
 def configure_stock_and_chat(db: Any) -> None:
     """Create the queue that the adders ask, and the feed to whose members they send."""
-    cq.configure(db, STOCK, key=int, buckets=2, decider="bounded:0:100:start=10")
+    # For a day: each recovery of a cluster advances its versions by 100 s, so an hour may pass in minutes.
+    cq.configure(db, STOCK, key=int, buckets=2, decider="bounded:0:100:start=10:keep=86400")
     chat = Feed[str](CHAT)
     chat.configure(db)
     for member in MEMBERS:
