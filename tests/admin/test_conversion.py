@@ -17,14 +17,13 @@ from cq.admin.rebucketing import finish_rebucket
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, NotNow
-from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.conversion import ConversionFailed
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from cq.windows import Window
 from tests.kit.observing import SeenInStore, app_of, app_with
-from tests.kit.queues import add, aside, combine_all, values
+from tests.kit.queues import add, aside, combine_all, spoil, values
 
 UPDATE = 0
 """The version of updates, which every version of the combiner accepts."""
@@ -304,14 +303,12 @@ def test_a_value_that_cannot_be_converted_waits_for_a_repaired_function(queue: C
 
 
 def test_a_value_that_cannot_be_read_waits_until_it_is_repaired(queue: Converted) -> None:
-    where = QueueKeys(queue.name).value(queue.config().key.encoder()("c"))
-    before = transact(queue.db, lambda tr: tr.get(where).value)
-    transact(queue.db, lambda tr: tr.set(where, b"\xff"))
+    repair = spoil(queue.db, queue.name, "c")
     queue.configure(2)
     queue.drain(1)
     with pytest.raises(ConversionFailed, match=r"key 'c' .* numbers@1 to numbers@2: CorruptData: "):
         queue.combine(2)
-    transact(queue.db, lambda tr: tr.set(where, before))
+    repair()
     queue.drain(2)
 
     assert queue.values()["c"] == [2, 1]

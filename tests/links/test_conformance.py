@@ -12,7 +12,6 @@ import pytest
 
 import cq
 from cq import admin, links
-from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys
 from cq.observers.links.registry import pause_link
 from cq.observers.links.state import read_control
@@ -26,7 +25,7 @@ from cq.store.transact import transact
 from cq.store.watch import wait_until
 from cq.testing import check_target, drain
 from tests.kit.faults import Overtaken
-from tests.kit.queues import config_of, stored, values
+from tests.kit.queues import spoil, stored, values
 from tests.kit.workers import SECONDS, running
 from tests.links import linkhelpers
 from tests.links.drivers import FIRST, KINDS, LINK, SECOND, Case, Driver, MemoryDriver, made
@@ -168,10 +167,7 @@ def test_a_rebuild_keeps_the_entry_of_a_value_that_cannot_be_read(case: Case) ->
     """It may be the last readable copy: nothing is swept until the value is repaired and reported again."""
     if not case.driver.repeats:
         pytest.skip("all values would count twice")
-    encoded = config_of(case.db, case.name).key.encoder()
-    where = QueueKeys(case.name).value(encoded("a"))
-    value = cq.transact(case.db, lambda tr: tr.get(where).value)
-    cq.transact(case.db, lambda tr: tr.set(where, b"\xff"))
+    repair = spoil(case.db, case.name, "a")
     rebuild(case)
     states = [step(case) for _ in range(3)]
     assert states[-1].startswith("failing: ")
@@ -180,7 +176,7 @@ def test_a_rebuild_keeps_the_entry_of_a_value_that_cannot_be_read(case: Case) ->
     if case.driver.sweeps:
         assert case.driver.values(FIRST) == case.expected
 
-    cq.transact(case.db, lambda tr: tr.set(where, value))
+    repair()
     assert retry_aside(case.db, case.name, "a") == 1
     send(case)
     check(case)

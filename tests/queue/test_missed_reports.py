@@ -24,7 +24,7 @@ from cq.verify.queue import verify
 from tests.kit.clocks import Jumping, jumping
 from tests.kit.faults import WrappedDatabase, WrappedTransaction
 from tests.kit.observing import SeenInStore, app_with
-from tests.kit.queues import add, aside, code_of, combine_all, commits, get, nothing_queued, stored
+from tests.kit.queues import add, aside, code_of, combine_all, commits, get, nothing_queued, spoil, stored
 
 
 def missed(db: Any, name: str) -> list[tuple[bytes, bytes]]:
@@ -115,10 +115,7 @@ def test_a_value_that_cannot_be_read_is_missed_by_a_new_observer_and_holds_up_no
     add_all = app_with(db, name, first.observer, buckets=1)
     add(db, name, people)
     drain(db, name, app=add_all)
-    encoded = transact(db, lambda tr: read_config(tr.snapshot, name)).key.encoder()
-    where = [QueueKeys(name).value(encoded(each)) for each in ("person 1", "person 2")]
-    before = transact(db, lambda tr: [tr.get(each).value for each in where])
-    transact(db, lambda tr: [tr.set(each, b"\xff") for each in where])
+    repair = spoil(db, name, "person 1", "person 2")
     app = app_with(db, name, first.observer, second.observer)
 
     drain(db, name, app=app)
@@ -129,7 +126,7 @@ def test_a_value_that_cannot_be_read_is_missed_by_a_new_observer_and_holds_up_no
     assert nothing_queued(db, name)
     assert {each.kind for each in verify(db, name)} == {"value-unreadable"}
 
-    transact(db, lambda tr: [tr.set(*each) for each in zip(where, before, strict=True)])
+    repair()
     add(db, name, {"person 1": 10})
     assert retry_aside(db, name, "person 2") == 1
     drain(db, name, app=app)
@@ -150,8 +147,7 @@ def test_a_new_observer_misses_a_value_that_cannot_be_read_before_one_that_it_re
     encoded = transact(db, lambda tr: read_config(tr.snapshot, name)).key.encoder()
     in_order = sorted(people, key=lambda each: place(encoded(each)))
     unreadable, second.refused = set(in_order[::2]), set(in_order[1::4])
-    for each in unreadable:
-        transact(db, lambda tr, each=each: tr.set(QueueKeys(name).value(encoded(each)), b"\xff"))  # type: ignore[misc]
+    spoil(db, name, *unreadable)
     app = app_with(db, name, first.observer, second.observer)
 
     drain(db, name, app=app)
@@ -165,15 +161,12 @@ def test_a_purge_leaves_a_value_that_cannot_be_read(db: Any, name: str) -> None:
     app = app_with(db, name, seen.observer, buckets=1)
     add(db, name, {"ann": 1, "bob": 2, "eve": 3})
     drain(db, name, app=app)
-    encoded = transact(db, lambda tr: read_config(tr.snapshot, name)).key.encoder()
-    where = QueueKeys(name).value(encoded("bob"))
-    before = transact(db, lambda tr: tr.get(where).value)
-    transact(db, lambda tr: tr.set(where, b"\xff"))
+    repair = spoil(db, name, "bob")
 
     purge(db, name)
     drain(db, name, app=app)
     assert {each.kind for each in verify(db, name)} == {"value-unreadable"}
-    transact(db, lambda tr: tr.set(where, before))
+    repair()
     add(db, name, {"ann": 5, "bob": 5})
     drain(db, name, app=app)
 
