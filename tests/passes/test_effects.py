@@ -177,7 +177,7 @@ def test_if_too_many_keys_fail_nothing_is_decided() -> None:
 
 def test_a_new_observer_receives_stored_values_up_to_the_place_reached() -> None:
     plan = PassPlan(max_report=0, max_backfill=2)
-    values = [(codec.encode("a"), 1), (codec.encode("b"), 2)]
+    values = [(codec.encode(key), codec.encode(number)) for key, number in (("a", 1), ("b", 2))]
     found = view(is_observed=True, plan=plan, first=(values, b"place"))
     found.positions = {1: b""}
     effects = combine(found)
@@ -190,7 +190,7 @@ def test_a_new_observer_receives_stored_values_up_to_the_place_reached() -> None
 def test_a_value_that_an_observer_rejects_in_a_backfill_is_noted_as_missed() -> None:
     a = codec.encode("a")
     plan = PassPlan(max_report=0, max_backfill=1, rejected_in_backfill={a: KeyFailure("no")})
-    found = view(is_observed=True, plan=plan, first=([(a, 1)], None))
+    found = view(is_observed=True, plan=plan, first=([(a, codec.encode(1))], None))
     found.positions = {1: b""}
     effects = combine(found)
 
