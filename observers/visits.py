@@ -57,6 +57,7 @@ _SITE: Final = ""
 _SALT_BYTES: Final = 16
 _ID_BYTES: Final = 9
 _SALTS_KEPT: Final = 8
+_MIN_UNFIT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +363,7 @@ class VisitLog:
         self._visits, self._ids = visits, ids
         self._format = AccessLogFormat() if log_format is None else log_format
         self._bots = bot_pattern(bots)
+        self._fits = False  # whether a line was in the format
 
     def follow(self, db: Database, path: str | os.PathLike[str], *, name: str | None = None) -> LogFollower:
         """Return the follower of the log at a path; `name` and errors are those of `cq.intake.LogFollower`."""
@@ -370,7 +372,11 @@ class VisitLog:
     def __call__(
         self, tr: Transaction, lines: Sequence[bytes], once: str | bytes | None = None
     ) -> AddedLines:
-        """Count the visits of lines as a part of the transaction, and skip those that have another format."""
+        """Count the visits of lines as a part of the transaction, and skip those that have another format.
+
+        Raises `InvalidData` if the first lines, ten or more, all have another format: the format is likely wrong, and
+        lines that are skipped are not read again.
+        """
         found, skipped, problem = list[Visit](), 0, ""
         for line in lines:
             try:
@@ -380,6 +386,11 @@ class VisitLog:
                 continue
             if visit is not None and not (self._bots and self._bots.search(visit.agent)):
                 found.append(visit)
+        if not self._fits and skipped == len(lines) >= _MIN_UNFIT:
+            raise InvalidData(
+                f"none of the first {skipped:,} lines can be read, so none is counted: {problem}"
+            )
+        self._fits |= skipped < len(lines)
         visits = [(each.page, self._visitor(each), each.time) for each in found]
         outside = self._visits.count_each(tr, visits, once=once)
         return AddedLines(len(lines), len(found), skipped=skipped, problem=problem, outside=outside)

@@ -60,6 +60,17 @@ def test_a_pattern_is_the_format_of_the_lines(here: Here, cli: Cli, db: Any) -> 
     assert lifetime(db) == {"/a": 1}
 
 
+def test_a_wrong_format_is_refused_before_lines_are_marked_as_done(here: Here, cli: Cli, db: Any) -> None:
+    (cli.folder / "access.log").write_text("192.0.2.1 1740859200.000 /a 200\n" * 10)
+
+    wrong = here(*COMMAND)
+    right = here(*COMMAND, "--log-format", "$remote_addr $msec $uri $status")
+
+    assert wrong.status == 2
+    assert "none of the first 10 lines can be read, so none is counted: neither common nor" in wrong.err
+    assert right.out.startswith("counted 10 visits")
+
+
 def test_sessions_count_from_the_first_command_that_asks_for_them(here: Here, cli: Cli, db: Any) -> None:
     def add(pages: str, *options: str) -> str:
         with (cli.folder / "access.log").open("a") as file:
