@@ -94,7 +94,7 @@ def search(
 def _place(token: str) -> Any:
     try:
         place = codec.decode(base64.b64decode(token[:_MAX_TOKEN], b"-_", validate=True))
-    except (ValueError, CqError):
+    except (TypeError, ValueError, CqError):
         place = None
     if type(place) not in (str, int, bytes):
         raise InvalidData("the token is not one that a search has returned: begin with the first page")

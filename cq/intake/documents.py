@@ -208,6 +208,8 @@ class Documents:
 
 
 def _without_zeros(counts: Mapping[Any, int]) -> dict[Any, int]:
+    if not isinstance(counts, Mapping):
+        raise InvalidData(f"expected the counts of a document as a dict, got: {codec.brief(counts)}")
     return {item: count for item, count in counts.items() if count != 0}
 
 

@@ -154,6 +154,7 @@ def test_a_queue_without_sums_of_int_is_refused(db: Any, name: str) -> None:
         (b"", {}, InvalidData),
         (b"x" * 8001, {}, InvalidData),
         ("text", {}, InvalidData),
+        (b"one", None, InvalidData),
         (b"one", {"a": 1.5}, InvalidData),
         (b"one", {"a": True}, InvalidData),
         (b"one", {1: 1}, InvalidData),
