@@ -193,14 +193,15 @@ class Emitter(Generic[K, V]):
     def close(self) -> None:
         """Refuse further increments, and commit those taken, within `timeout` seconds; a second call has no effect.
 
-        Raises `FlushFailed` if increments are not committed in time; these are given up.
+        Raises `FlushFailed` if increments are not committed in time; these are given up. If ^C ends the call, the exit
+        of the process commits them.
         """
-        if not self._buffer.close(f"the emitter of queue {self.queue.name!r} is closed: make another one"):
-            return
-        self._take_back()
+        self._buffer.close(f"the emitter of queue {self.queue.name!r} is closed: make another one")
         self._closing.set()
         last = self._buffer.seal()
-        if last is not None and not last.done.wait(self.timeout):
+        is_done = last is None or last.done.wait(self.timeout)
+        self._take_back()  # not before: ^C may end the wait, and then the exit of the process begins it again
+        if not is_done:
             reason = TimeoutError(self._buffer.latest_failure or f"not done within {self.timeout:g} s")
             left = self._buffer.give_up(reason)
             if left:

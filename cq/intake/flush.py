@@ -292,14 +292,12 @@ class EmitterBuffer:
         if not self.wake.is_set():
             self.wake.set()
 
-    def close(self, reason: str) -> bool:
-        """Refuse increments from now on; returns whether the buffer took them until now."""
+    def close(self, reason: str) -> None:
+        """Refuse increments from now on."""
         with self.lock:
-            was_taking = not self.refusal
             self.refusal = self.refusal or reason
             self.seal_open()
             self._wake()
-        return was_taking
 
     def statistics(self) -> EmitterStatistics:
         """The counts of all increments taken."""

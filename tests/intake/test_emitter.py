@@ -494,6 +494,21 @@ ENDINGS = {
     "returns": ("", 0, 100),
     "exits": ("sys.exit(3)", 3, 100),
     "raises": ("raise RuntimeError", 1, 100),
+    "is interrupted while it closes": (
+        """
+import time
+add = emitter.queue.add
+def interrupted(tr, updates):
+    emitter.queue.add = add
+    os.kill(os.getpid(), 2)
+    time.sleep(0.5)
+    add(tr, updates)
+emitter.queue.add = interrupted
+emitter.close()
+""",
+        -2,
+        100,
+    ),
     "is killed": ("os.kill(os.getpid(), 9)", -9, None),
     "store is gone": (
         "emitter.timeout = 0.1; emitter.queue.add = None",
