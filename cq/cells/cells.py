@@ -44,7 +44,7 @@ from cq.errors import (
     UserMoving,
 )
 from cq.keys import cell as keys
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction, TransactionRead, error_code
 from cq.store.transact import transact
 
 T = TypeVar("T")
@@ -340,6 +340,7 @@ class Cells:
             NoRoom: the cell is full or being drained.
             MoveFailed: the copy differs from the original; the next try copies again.
             CellMismatch, StoreError: a store is not the one that the directory has for the cell, or cannot be used.
+            FDBError: from a store, such as 1510 for a full disk; the next call continues.
         """
         self._remember(user, UserMove(self.directory, self._stores, user).to(cell))
 
@@ -358,7 +359,7 @@ class Cells:
     def resume_moves(self) -> int:
         """Complete all moves under way, of all processes; returns their number.
 
-        Raises as `move`, after it has completed the moves that it can: one cell without a store stops no others.
+        Raises as `move`, after it has completed the moves that it can: one cell whose store fails stops no others.
         """
         return _try_all(partial(self._resume_move, user) for user in self.directory.moving())
 
@@ -373,13 +374,15 @@ class Cells:
         """Complete moves under way, then empty drained cells, then move users above limits, then balance by weights.
 
         Moves at most `most` users, one for each step of the iterator, and ends when no move would help. Raises as
-        `move`, after it has moved the users that it can: one cell without a store stops no others.
+        `move`, after it has moved the users that it can: one cell whose store fails stops no others.
         """
         failed: Exception | None = None
         without: set[str] = set()
         try:
             self.resume_moves()
-        except (CellError, StoreError) as error:
+        except Exception as error:
+            if not _is_of_cell(error):
+                raise
             failed = error
         for _ in range(most):
             chosen = self._choose_move(without)
@@ -389,7 +392,9 @@ class Cells:
                 self.move(chosen.user, chosen.target)
             except UserDeleted:
                 self.delete(chosen.user)
-            except (CellError, StoreError) as error:
+            except Exception as error:
+                if not _is_of_cell(error):
+                    raise
                 failed = failed or error
                 without |= self._lost([chosen.source, chosen.target])
             else:
@@ -446,7 +451,9 @@ class Cells:
         def is_lost(name: str) -> bool:
             try:
                 transact(self.store(name), lambda tr: self._stores.check(tr, name))
-            except (CellError, StoreError):
+            except Exception as error:
+                if not _is_of_cell(error):
+                    raise
                 return True
             return False
 
@@ -468,13 +475,20 @@ class Cells:
         return None if user is None else Move(user, source.name, target.name)
 
 
+def _is_of_cell(error: Exception) -> bool:
+    """Whether an error may be that of one cell: of a move, of an opened store, or of a transaction in it."""
+    return isinstance(error, CellError | StoreError) or error_code(error) is not None
+
+
 def _try_all(acts: Iterable[Callable[[], int]]) -> int:
     """Return the sum of what the functions return; raises the first error of a cell at the end."""
     count, failed = 0, None
     for act in acts:
         try:
             count += act()
-        except (CellError, StoreError) as error:
+        except Exception as error:
+            if not _is_of_cell(error):
+                raise
             failed = failed or error
     if failed is not None:
         raise failed

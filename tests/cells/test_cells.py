@@ -19,9 +19,11 @@ from cq.config.store_id import ensure_store_id
 from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, NotAStore, UserMoving, UserNotPlaced
 from cq.keys import ROOT, prefix_end
 from cq.keys import cell as cellkeys
+from cq.store.api import error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.verify.queue import verify
+from tests.kit.faults import WrappedDatabase, WrappedTransaction, error_class
 from tests.kit.queues import stored
 from tests.kit.sites import USER, Site, content_of, die_when, load, put, read
 
@@ -399,3 +401,34 @@ def test_no_move_begins_from_or_to_a_cell_without_a_store(tmp_path: Path, gone: 
                 cells.move(USER, "us")
             assert list(cells.moves()) == []
             assert [each.users for each in cells.cells()] == [1, 0]
+
+
+class FullDisk(WrappedDatabase):
+    """A database whose disk is full."""
+
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "commit" and tr.writes:
+            raise self.error(1510)
+        return super().call(tr, what, *args, **kwargs)
+
+
+@pytest.mark.parametrize("act", ["resume_moves", "rebalance"])
+def test_a_cell_whose_disk_is_full_stops_no_moves_between_others(site: Site, act: str) -> None:
+    targets = {USER: "cell1", "bob": "cell2"}
+    for name in targets.values():
+        site.own.limit_cell(name, 0)
+    for user in targets:
+        site.own.place(user)
+    for name in targets.values():
+        site.own.limit_cell(name, None)
+    for user, name in targets.items():
+        site.own.directory.begin_move(user, name)
+    full = site.open(site.url_of("cell1"))
+    cells = site.process(lambda db: FullDisk(db) if db is full else db)
+
+    with pytest.raises(error_class(full)) as raised:
+        list(cells.rebalance(0)) if act == "rebalance" else cells.resume_moves()
+
+    assert error_code(raised.value) == 1510
+    assert [(each.user, each.target) for each in cells.moves()] == [(USER, "cell1")]
+    assert site.own.resume_moves() == 1
