@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from cq import runtime
 from cq.backoff import delay_after
@@ -23,6 +23,8 @@ from cq.store.api import Transaction
 from cq.store.transact import transact
 
 T = TypeVar("T")
+
+_MAX_MILLISECONDS: Final = (1 << 31) - 1  # of a transaction's timeout, about 24 days
 
 
 class _TimeLimit(NamedTuple):
@@ -173,7 +175,7 @@ def _gather(
 
     def in_time(tr: Transaction, name: str) -> T:
         # Each try gets the rest of the time, or a cell that never answers would keep its thread for ever.
-        tr.options.set_timeout(max(1, int(1000 * limit.left())))
+        tr.options.set_timeout(int(min(max(1, 1000 * limit.left()), _MAX_MILLISECONDS)))
         return asks[name](tr)
 
     def read(name: str) -> None:

@@ -321,7 +321,7 @@ def checked_settings(name: str, url: str, weight: int | None, web: str | None) -
 
 def _checked_address(web: str) -> str:
     """Return a web address without a slash at its end; raises `InvalidConfiguration`."""
-    if web and not _ADDRESS.fullmatch(web):
+    if not isinstance(web, str) or (web and not _ADDRESS.fullmatch(web)):
         raise InvalidConfiguration(
             f"expected the web address of a cell as https://HOST, perhaps with a port and a path, got: {web!r}"
         )

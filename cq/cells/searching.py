@@ -110,7 +110,7 @@ def entries(index: str, prefix: str = "") -> Find[FoundEntry]:
 
     Raises:
         InvalidConfiguration: the index has no valid name.
-        InvalidData: the prefix is no valid text.
+        InvalidData, TooLarge: no entry can begin so: the prefix is no valid text, or too long.
     """
     begin, end = keys.listed_entries(index, prefix)
 

@@ -76,8 +76,8 @@ def encoded_user(user: Any) -> bytes:
 
 
 def cell(name: str) -> bytes:
-    """The key of a cell's entry."""
-    return cells + name.encode()
+    """The key of a cell's entry; for what is no text, a key that no entry has."""
+    return cells + _utf8(name)
 
 
 def cell_of(key: bytes) -> str:
@@ -222,11 +222,8 @@ def listed_entry(name: bytes, user: bytes) -> bytes:
 
 
 def listed_entries(index: str, prefix: str = "") -> tuple[bytes, bytes]:
-    """The range of the entries of an index that begin with a text; raises `InvalidData` if it is not valid."""
-    encoded = _utf8(prefix)
-    if not encoded and prefix != "":
-        raise InvalidData(f"expected the beginning of entries to be a text, got: {codec.brief(prefix)}")
-    begin = _ENTRIES + _in_index(index) + encoded
+    """The range of the entries of an index that begin with a text; raises as `entry_name` if it is not valid."""
+    begin = _ENTRIES + (_in_index(index) if prefix == "" else entry_name(index, prefix))
     return begin, prefix_end(begin)
 
 

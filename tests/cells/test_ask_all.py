@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from pathlib import Path
@@ -101,6 +102,12 @@ def test_users_who_have_moved_are_asked_for_in_their_new_cells(full: Site) -> No
     assert found.answers == {user: user.encode() for user in USERS}
     assert list(found.missing) == ["nobody"]
     assert "is in no cell" in found.missing["nobody"]
+
+
+@pytest.mark.parametrize("timeout", ["30d", math.inf])
+def test_a_time_limit_can_be_longer_than_that_of_a_transaction(full: Site, timeout: Any) -> None:
+    assert gather(full.own, lambda tr: 1, timeout=timeout).missing == {}
+    assert gather_users(full.own, USERS, read(b"name"), timeout=timeout).missing == {}
 
 
 def test_users_on_their_way_and_cells_that_fail_are_named(full: Site) -> None:

@@ -16,7 +16,16 @@ from cq.cells import move
 from cq.cells.cells import Cells
 from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity
 from cq.config.store_id import ensure_store_id
-from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, NotAStore, UserMoving, UserNotPlaced
+from cq.errors import (
+    CellMismatch,
+    CellNotKnown,
+    InvalidConfiguration,
+    MoveFailed,
+    NoRoom,
+    NotAStore,
+    UserMoving,
+    UserNotPlaced,
+)
 from cq.keys import ROOT, prefix_end
 from cq.keys import cell as cellkeys
 from cq.store.api import error_code
@@ -401,6 +410,16 @@ def test_no_move_begins_from_or_to_a_cell_without_a_store(tmp_path: Path, gone: 
                 cells.move(USER, "us")
             assert list(cells.moves()) == []
             assert [each.users for each in cells.cells()] == [1, 0]
+
+
+@pytest.mark.parametrize("name", [None, 5, b"cell1", "\udc80"])
+def test_what_is_no_name_is_that_of_no_cell(site: Site, name: Any) -> None:
+    site.own.place(USER)
+    for act in (site.own.store, site.own.drain_cell, partial(site.own.move, USER)):
+        with pytest.raises(CellNotKnown, match="the directory has no cell"):
+            act(name)
+    with pytest.raises(InvalidConfiguration, match="expected the web address"):
+        site.own.add_cell("cell0", site.url_of("cell0"), web=5)  # type: ignore[arg-type]
 
 
 class FullDisk(WrappedDatabase):

@@ -134,8 +134,8 @@ def test_what_cannot_be_an_entry_is_refused(site: Site, text: Any) -> None:
 
 
 def test_what_cannot_be_searched_for_is_refused(site: Site) -> None:
-    for prefix in ("\udc80", 5):
-        with pytest.raises(cq.InvalidData, match="beginning of entries to be a text"):
+    for prefix in ("\udc80", 5, "a\x00"):
+        with pytest.raises(cq.InvalidData, match="an entry of an index to be a text without NUL"):
             entries(INDEX, prefix)  # type: ignore[arg-type]
     with pytest.raises(cq.errors.InvalidConfiguration, match="expected a search index name"):
         entries("a/b")
