@@ -52,7 +52,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=103, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=119, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -78,7 +78,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=40, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=81, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -107,7 +107,7 @@ def stores_positions_without_comparing(
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, not changes))
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget.compare", seed=2, only={"table set back"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget.compare", seed=3, only={"table set back"})
 def compares_no_positions(_: Any, self: Any, changes: Any) -> list[None]:
     """A keeper does not find out that a table was set back, in a bucket without entries."""
     return [None] * len(changes)
@@ -220,7 +220,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=208, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=218, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -233,13 +233,13 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=157, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=184, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=64, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=122, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
@@ -249,14 +249,14 @@ def _parsed(positions: Iterable[str]) -> list[Position]:
     return [each for each in map(Position.parse, positions) if each is not None]
 
 
-@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=72, only={"send again"})
+@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=91, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True
 
 
 @links.replaces(
-    "cq.observers.links.sender.leave_former_rows", seed=206, only={"send again", "table set back"}
+    "cq.observers.links.sender.leave_former_rows", seed=273, only={"send again", "table set back"}
 )
 def sweeps_values_that_a_target_lost(*_: Any) -> None:
     """After a rebase of an unfinished rebuild, a table that was set back loses the rows that are not sent again."""

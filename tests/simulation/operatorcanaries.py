@@ -24,7 +24,7 @@ from tests.simulation.store import SimTransaction
 queues = Canaries("queues")
 
 
-@queues.replaces("cq.observers.links.lease.Lease.take", seed=29, only={"feed", "come and go"})
+@queues.replaces("cq.observers.links.lease.Lease.take", seed=33, only={"feed", "come and go"})
 def sends_a_bucket_without_a_lease(*_: Any) -> bool:
     """A new owner of a bucket does not wait for the last call of the former one."""
     return True
@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=330, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=383, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
