@@ -14,7 +14,7 @@ from tests.simulation.canary import Canaries
 backlogs = Canaries("backlogs")
 
 
-@backlogs.replaces("cq.passes.combine_pass.sort", seed=1)
+@backlogs.replaces("cq.passes.combine_pass.sort", seed=1003)
 def sorts_again_what_others_have_sorted(
     sort: Any, view: View, reader: ViewReader, runs: Runs
 ) -> Effects | None:

@@ -244,7 +244,7 @@ def sets_aside_and_forgets(
     return piece
 
 
-@queues.replaces("cq.observers.links.task.LinkTask._step", seed=32)
+@queues.replaces("cq.observers.links.task.LinkTask._step", seed=1008)
 def clears_entries_first(_: Any, self: Any) -> float:
     """Entries are cleared from the store before they are sent."""
     read = transact(self.db, self._read)
@@ -276,7 +276,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=92)
+@queues.patches(seed=1032)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""

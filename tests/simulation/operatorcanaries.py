@@ -61,7 +61,7 @@ def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
 
 @queues.replaces(
     "cq.observers.top.publisher.Publisher._is_current",
-    seed=276,
+    seed=1051,
     only={"top", "freezes", "calls are late", "observers raise", "opposite", "watches are late"},
 )
 def publishes_clouds_of_old_generations(*_: Any) -> bool:
@@ -99,7 +99,7 @@ def adds_lines_whatever_the_position(add_lines: Any, *given: Any) -> Any:
         return add_lines(*given)
 
 
-@queues.replaces("cq.intake.logs.add_lines", seed=7, also={"files", "deaths", "unknown commits"})
+@queues.replaces("cq.intake.logs.add_lines", seed=1003, also={"files", "deaths", "unknown commits"})
 def adds_lines_of_logs_whatever_the_position(add_lines: Any, *given: Any) -> Any:
     """A log is added from the position that the follower remembers."""
     *_, stored = given
