@@ -39,6 +39,10 @@ class AsyncUserData:
         """Return the user's next id, as `cq.cells.UserData.next_id`."""
         return await run(self.sync.next_id)
 
+    async def last_id(self) -> int:
+        """Return the user's latest id, as `cq.cells.UserData.last_id`."""
+        return await run(self.sync.last_id)
+
     async def map_id(self, old: Any, new: Any) -> None:
         """Store the new id of an old one, as `cq.cells.UserData.map_id`."""
         await run(self.sync.map_id, old, new)
@@ -46,6 +50,14 @@ class AsyncUserData:
     async def new_id(self, old: Any) -> Any:
         """Return the new id of an old one, as `cq.cells.UserData.new_id`."""
         return await run(self.sync.new_id, old)
+
+    async def put_entry(self, index: str, text: str, value: Any = None) -> None:
+        """Add the user to an index of all users, as `cq.cells.UserData.put_entry`."""
+        self.sync.put_entry(index, text, value)
+
+    async def clear_entry(self, index: str, text: str) -> None:
+        """Remove the user's entry from an index, as `cq.cells.UserData.clear_entry`."""
+        self.sync.clear_entry(index, text)
 
 
 class AsyncCells(AsyncHandle):

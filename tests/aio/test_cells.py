@@ -12,7 +12,7 @@ import pytest
 import cq
 import cq.aio
 from cq.aio.cells import AsyncUserData
-from cq.cells import Cells
+from cq.cells import Cells, entries, search
 from cq.store.embedded import Database
 from cq.store.transact import transact
 
@@ -70,6 +70,20 @@ async def test_errors_are_those_of_the_synchronous_cells(cells: cq.aio.Cells) ->
         with pytest.raises(ZeroDivisionError):
             await cells.transact("ada", refuse)
         assert await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost")) is None
+
+
+async def test_a_user_has_ids_and_entries_of_indexes(cells: cq.aio.Cells) -> None:
+    async def register(data: AsyncUserData) -> tuple[int, int]:
+        await data.put_entry("names", "Ada Lovelace", await data.next_id())
+        await data.put_entry("names", "Ada")
+        await data.clear_entry("names", "Ada")
+        return await data.next_id(), await data.last_id()
+
+    async with cells:
+        await cells.place("ada")
+        assert await cells.transact("ada", register) == (2, 2)
+        found = await cq.aio.run(search, cells.sync, entries("names"), timeout=30)
+        assert [tuple(each) for each in found.items] == [("ada", "Ada Lovelace", 1)]
 
 
 async def test_a_cancelled_transaction_writes_nothing(cells: cq.aio.Cells) -> None:
