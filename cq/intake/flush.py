@@ -270,10 +270,12 @@ class EmitterBuffer:
         if len(self._flushes) >= MAX_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
-        self.open = Flush(self._intake, most, next(self._numbers))
-        self._flushes.append(self.open)
+        flush = Flush(self._intake, most, next(self._numbers))
+        # The open flush is set last: ^C may end this anywhere, and an open one that nobody commits would be lost.
         self._wake()
-        return self.open
+        self._flushes.append(flush)
+        self.open = flush
+        return flush
 
     def seal_open(self) -> None:
         """Close the open flush, so that it is due. Needs the lock."""

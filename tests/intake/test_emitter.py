@@ -18,7 +18,7 @@ import pytest
 
 import cq
 from cq import admin
-from cq.intake.flush import FLUSH_BYTES
+from cq.intake.flush import FLUSH_BYTES, EmitterBuffer
 from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
 from tests.kit.busy import in_threads
@@ -32,6 +32,7 @@ from tests.kit.faults import (
     LateCommit,
     WrappedDatabase,
 )
+from tests.kit.held_calls import until
 from tests.kit.observing import app_with
 from tests.kit.processes import run_program
 from tests.kit.queues import get, stored
@@ -549,6 +550,43 @@ def test_what_is_buffered_is_flushed_when_the_process_ends_in_good_order(tmp_pat
         assert "Traceback" not in found.err
     if ending == "forks":
         assert "before this process was forked" in found.out
+
+
+def interrupted_at(line: int, call: Callable[[], object]) -> bool:
+    """Make a call, which ^C ends before it runs this line of `flush_for`; False if it has not as many lines."""
+    lines = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_code is not EmitterBuffer.flush_for.__code__:
+            return trace if event == "call" else None
+        lines += event == "line"
+        if lines == line:
+            raise KeyboardInterrupt
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(tracing)
+    return False
+
+
+def test_an_interrupted_call_delays_no_later_one(db: Any, name: str, queue: Gate) -> None:
+    """^C in a call that makes a flush, in a program that goes on after it."""
+    line = 1
+    with cq.Emitter(queue, db, every=0.01) as emitter:
+        while interrupted_at(line, partial(emitter.emit, "interrupted")):
+            emitter.emit("k")
+            until(lambda number=line: emitter.statistics().committed == number)  # type: ignore[misc]
+            line += 1
+
+    assert line > 10
+    assert get(db, name, "k", pending=True) == line - 1
 
 
 EMITTING = """
