@@ -165,7 +165,8 @@ def add_lines(
                 return tried  # an earlier try has committed
             if found != stored.before:
                 raise InvalidData(
-                    "another process is adding this file at the same time: run this again when it has finished"
+                    "another process is adding this file at the same time, or a purge has cleared the position in it: "
+                    "run this again when that has finished"
                 )
         added = add(tr, lines, once)
         reached = reader.after(lines[: added.lines])
