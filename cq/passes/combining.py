@@ -83,6 +83,7 @@ class Combination:
         repacked = repack(folded, view.rows_taken) if folded and self.can_repack else {}
         if repacked:
             self.effects.sets.update(repacked)
+            result.updates -= len(folded)  # those written again count when they are taken from these rows
         else:
             at = view.keys.staged_at
             self.effects.sets.update(zip(map(at, places(list(folded))), folded.values(), strict=True))
@@ -186,7 +187,7 @@ def _clear_rows(effects: Effects, view: View) -> None:
         effects.clear_range(begin, after(backlog.last_key) if rest is None else rest[0].key)
     if rest is not None and rest[1]:
         effects.set(rest[0].key, encode_row(rest[0], range(rest[1], len(rest[0].updates))))
-    result.updates = sum(map(len, view.taken.updates.values()))
+    result.updates += sum(map(len, view.taken.updates.values()))
     if rest is None:
         result.rows = len(backlog.rows)
     else:

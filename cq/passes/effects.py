@@ -26,7 +26,7 @@ class PassResult:
         backfilled: number of values reported that no update has changed: to a new observer, or again.
         backfilling: whether the bucket has more such values.
         rows: number of rows cleared.
-        updates: number of updates taken from them.
+        updates: number of updates taken from them, less those written again as rows, so that each counts once.
         decided: number of requests decided.
         refused: number of these that were refused, see `Decider.refused`.
         waited: seconds from the commit of the first of these to the read version of the pass; 0.0 without decisions.

@@ -91,7 +91,7 @@ def _allows_runs(view: View, runs: Runs) -> bool:
 
 
 def _effects(view: View, updates: int, first_row: bytes, runs: Runs) -> Effects:
-    """The effects of a pass that takes `updates` updates, from a row on, and leaves these runs."""
+    """The effects of a pass that combines `updates` updates, from a row on, and leaves these runs."""
     effects = Effects(view)
     result = effects.result
     result.updates, result.runs, result.more = updates, runs, True
@@ -130,7 +130,8 @@ def _new_run(view: View, snapshot: TransactionRead, runs: Runs) -> Effects | Non
         return None  # they would have to be staged, and staged updates count as older than all rows
     left = (*runs.remaining, Run.of(written, len(pairs.order)))
     is_open = not found.at_end and len(left) < _max_runs(view)
-    updates = sum(len(content) // 2 for content in counted)
+    # Those written again count when they are combined.
+    updates = sum(len(content) // 2 for content in counted) - len(pairs.order)
     effects = _effects(view, updates, rows[-1].key, Runs(left, is_open=is_open))
     effects.clear_range(rows[0].key, after(rows[-1].key))
     effects.sets.update(written)

@@ -86,6 +86,16 @@ def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, na
     assert stored(db, QueueKeys(name).all_staged()) == []
 
 
+def test_updates_that_are_written_again_count_once(db: Any, name: str) -> None:
+    cq.configure(db, name, buckets=1)
+    add(db, name, *({f"k{number}": 1 for number in range(9)} for _ in range(3)))
+
+    results = passes(db, name, max_report=4)
+
+    assert [result.updates for result in results] == [27 - 5, 5 - 1, 1]
+    assert values(db, name) == {f"k{number}": 3 for number in range(9)}
+
+
 def test_all_keys_have_their_turn_and_reads_with_what_is_pending_see_everything(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     expected: Counter[str] = Counter()
