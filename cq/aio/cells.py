@@ -52,11 +52,11 @@ class AsyncUserData:
         return await run(self.sync.new_id, old)
 
     async def put_entry(self, index: str, text: str, value: Any = None) -> None:
-        """Add the user to an index of all users, as `cq.cells.UserData.put_entry`."""
+        """Add the user to an index under a text, with a value, as `cq.cells.UserData.put_entry`."""
         self.sync.put_entry(index, text, value)
 
     async def clear_entry(self, index: str, text: str) -> None:
-        """Remove the user's entry from an index, as `cq.cells.UserData.clear_entry`."""
+        """Remove the user's entry of this text from an index, as `cq.cells.UserData.clear_entry`."""
         self.sync.clear_entry(index, text)
 
 
