@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from cq.config.queue import QueueConfig, notify, read_config
@@ -30,12 +29,12 @@ from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Writer
 from cq.store.bounded_reads import prefix_read, read_at_hashes, scan_rows
 from cq.store.sizes import clear_bytes, fitting
-from cq.store.transact import transact
 
 NOTHING: Final = b""
 """Stored if an observer has received no value of a key, or its deletion: no encoded value is empty."""
 _HASH_BYTES: Final = 4
 _DUE_BYTES: Final = 200_000
+_MAX_LOOKED_AT: Final = 1_000
 
 
 def may_have_missed(config: QueueConfig, state: BucketState) -> bool:
@@ -244,16 +243,16 @@ def take_note(tr: Transaction, name: str, encoded: bytes, *, retry: bool) -> boo
     return is_missed
 
 
-def lacks_values(db: Database, name: str, generation: int) -> bool:
-    """Whether an observer missed values in its backfill that it has not received since; not those dropped."""
+def lacks_values(tr: TransactionRead, name: str, generation: int) -> bool:
+    """Whether an observer misses values of its backfill; not those that the operator has dropped.
+
+    Also True if the queue has 1,000 or more missed reports, whichever observer misses them.
+    """
     keys = MissedKeys(name)
-    begin, end = keys.of_generation(generation)
-    wheres = (key[len(begin) :] for key, value in scan_rows(db, begin, end) if value == NOTHING)
-    return any(transact(db, partial(_is_noted, note=keys.note(where))) for where in wheres)
-
-
-def _is_noted(tr: Transaction, note: bytes) -> bool:
-    return tr.snapshot.get(note).present()
+    found = [(kind, tr.get_range(*kind(), limit=_MAX_LOOKED_AT)) for kind in (keys.notes, keys.retries)]
+    wheres = [kind.rest(row.key) for kind, rows in found for row in rows]
+    received = [tr.get(keys.received(generation, where)) for where in wheres]
+    return len(wheres) >= _MAX_LOOKED_AT or any(each.value == NOTHING for each in received)
 
 
 def forget_missed(tr: Transaction, name: str, kept: Collection[int]) -> None:

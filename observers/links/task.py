@@ -160,9 +160,6 @@ class Keeper(NotedTask):
         """Sweep what earlier generations have left once this one is completely sent; returns whether it did."""
         if not transact(self.db, self._is_sent):
             return False
-        if lacks_values(self.db, self.queue, self._generation):
-            why = "a value could not be sent, so nothing is deleted of keys that have none"
-            raise LinkFailed(f"{why}: see `cq aside list {self.queue}`")
         swept = self._sender.sweep(self._epoch)
         if swept:
             emit("link_swept", queue=self.queue, link=self.keys.link, rows=swept)
@@ -179,6 +176,9 @@ class Keeper(NotedTask):
         if self._backfilled_at is None:
             if current_generation(tr.snapshot, self.queue, self._observer) != self._generation:
                 return False
+            if lacks_values(tr.snapshot, self.queue, self._generation):
+                why = "a value could not be sent, so nothing is deleted of keys that have none"
+                raise LinkFailed(f"{why}: see `cq aside list {self.queue}`")
             # All entries of the backfill have versions up to this one. Later entries need not be sent first.
             self._backfilled_at = tr.get_read_version().wait()
         return all(version > self._backfilled_at for version in oldest_versions(tr.snapshot, self.keys))

@@ -176,6 +176,12 @@ def test_a_rebuild_keeps_the_entry_of_a_value_that_cannot_be_read(case: Case) ->
     if case.driver.sweeps:
         assert case.driver.values(FIRST) == case.expected
 
+    assert retry_aside(case.db, case.name, "a") == 1
+    linkhelpers.step(case.db, case.name, LINK, case.driver.app)  # before a pass has tried to report it
+    assert step(case).startswith("failing: ")
+    if case.driver.sweeps:
+        assert case.driver.values(FIRST) == case.expected
+
     repair()
     assert retry_aside(case.db, case.name, "a") == 1
     send(case)
