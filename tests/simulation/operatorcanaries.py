@@ -30,7 +30,7 @@ def sends_a_bucket_without_a_lease(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.lease.Lease._is_alive", seed=11, only={"feed", "come and go"})
+@queues.replaces("cq.observers.links.lease.Lease._is_alive", seed=33, only={"feed", "come and go"})
 def takes_leases_of_live_workers(*_: Any) -> bool:
     """A worker takes every holder of a lease for dead."""
     return False
