@@ -107,7 +107,9 @@ def stores_positions_without_comparing(
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, not changes))
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget.compare", seed=3, only={"table set back"})
+@links.replaces(
+    "cq.observers.links.sql.target.SqlTarget.compare", seed=3, end_seconds=30.0, only={"table set back"}
+)
 def compares_no_positions(_: Any, self: Any, changes: Any) -> list[None]:
     """A keeper does not find out that a table was set back, in a bucket without entries."""
     return [None] * len(changes)
@@ -126,7 +128,9 @@ def _at_its_position(
 # The beginning of epochs
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=9)
+@links.replaces(
+    "cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=9, end_seconds=30.0
+)
 def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""
 

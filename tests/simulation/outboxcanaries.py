@@ -72,13 +72,13 @@ def reads_rows_by_a_position() -> Any:
     return patch.object(OutboxTables, "read", read_on)
 
 
-@outboxes.replaces(f"{_TASK}._checked", seed=4, only={"store set back", "table set back"})
+@outboxes.replaces(f"{_TASK}._checked", seed=4, end_seconds=30.0, only={"store set back", "table set back"})
 def ignores_the_fence(_: Any, self: Any, fence: Any, expected: Any) -> Any:
     """A worker goes on whatever the fence says."""
     return fence
 
 
-@outboxes.patches(seed=74, only={"deaths", "reads fail"})
+@outboxes.patches(seed=74, end_seconds=30.0, only={"deaths", "reads fail"})
 @contextmanager
 def deletes_rows_before_they_are_moved() -> Iterator[None]:
     """A worker deletes the rows that it has read, and then adds them."""
@@ -107,13 +107,13 @@ def moves_without_comparing_the_state(
     return _move(self, tr, batch, rows, lambda current, content: content.add_to(tr, queue))
 
 
-@outboxes.replaces(f"{_TASK}._move_first", seed=2, only={"refused rows"})
+@outboxes.replaces(f"{_TASK}._move_first", seed=2, end_seconds=30.0, only={"refused rows"})
 def stops_at_a_row_that_the_add_refuses(_: Any, self: Any, state: Any, rows: Any) -> Any:
     """A worker tries all rows again and again, and never fewer of them."""
     return transact(self.db, lambda tr: self._move(tr, state, new_batch(state.batch), rows))
 
 
-@outboxes.replaces(f"{_TASK}._move_first", seed=2, only={"refused rows"})
+@outboxes.replaces(f"{_TASK}._move_first", seed=2, end_seconds=30.0, only={"refused rows"})
 def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, rows: Any) -> Any:
     """A worker deletes a row that the add refuses alone, as if it were added."""
     moved, content = move_first(self, state, rows)
@@ -125,6 +125,7 @@ def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, row
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
     seed=367,
+    end_seconds=30.0,
     only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
@@ -146,7 +147,7 @@ def removes_an_outbox_whatever_was_moved(*_: Any) -> OutboxState:
     return OutboxState.of(b"", b"")
 
 
-@outboxes.replaces(f"{_OPERATE}.number_of", seed=147, only={"remove", "store set back"})
+@outboxes.replaces(f"{_OPERATE}.number_of", seed=147, end_seconds=30.0, only={"remove", "store set back"})
 def starts_at_a_used_position(*_: Any) -> int:
     """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
     return 0
