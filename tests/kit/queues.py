@@ -139,16 +139,11 @@ def combine_all(
 
 def spoil(db: Any, name: str, *keys: Any) -> Callable[[], None]:
     """Make the values of keys unreadable; returns a function that restores them."""
-
-    def write(tr: Any, values: Mapping[bytes, bytes | None]) -> None:
-        for key, value in values.items():
-            tr.set(key, value)
-
     encoded = config_of(db, name).key.encoder()
     at = [QueueKeys(name).value(encoded(key)) for key in keys]
     former = transact(db, lambda tr: {key: tr.get(key).value for key in at})
-    transact(db, lambda tr: write(tr, dict.fromkeys(at, b"\xff")))
-    return lambda: transact(db, lambda tr: write(tr, former))
+    put(db, dict.fromkeys(at, b"\xff"))
+    return partial(put, db, former)
 
 
 def stored(db: Any, bounds: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:

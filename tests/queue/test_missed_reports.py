@@ -24,7 +24,18 @@ from cq.verify.queue import verify
 from tests.kit.clocks import Jumping, jumping
 from tests.kit.faults import WrappedDatabase, WrappedTransaction
 from tests.kit.observing import SeenInStore, app_with
-from tests.kit.queues import add, aside, code_of, combine_all, commits, get, nothing_queued, spoil, stored
+from tests.kit.queues import (
+    add,
+    aside,
+    code_of,
+    combine_all,
+    commits,
+    config_of,
+    get,
+    nothing_queued,
+    spoil,
+    stored,
+)
 
 
 def missed(db: Any, name: str) -> list[tuple[bytes, bytes]]:
@@ -144,7 +155,7 @@ def test_a_new_observer_misses_a_value_that_cannot_be_read_before_one_that_it_re
     app = app_with(db, name, first.observer, buckets=1)
     add(db, name, people)
     drain(db, name, app=app)
-    encoded = transact(db, lambda tr: read_config(tr.snapshot, name)).key.encoder()
+    encoded = config_of(db, name).key.encoder()
     in_order = sorted(people, key=lambda each: place(encoded(each)))
     unreadable, second.refused = set(in_order[::2]), set(in_order[1::4])
     spoil(db, name, *unreadable)
