@@ -376,29 +376,20 @@ class Cells:
         Moves at most `most` users, one for each step of the iterator, and ends when no move would help. Raises as
         `move`, after it has moved the users that it can: one cell whose store fails stops no others.
         """
-        failed: Exception | None = None
         without: set[str] = set()
-        try:
-            self.resume_moves()
-        except Exception as error:
-            if not _is_of_cell(error):
-                raise
-            failed = error
+        _, failed = _tried(self.resume_moves)
         for _ in range(most):
             chosen = self._choose_move(without)
             if chosen is None:
                 break
-            try:
-                self.move(chosen.user, chosen.target)
-            except UserDeleted:
+            _, error = _tried(partial(self.move, chosen.user, chosen.target))
+            if error is None:
+                yield chosen
+            elif isinstance(error, UserDeleted):
                 self.delete(chosen.user)
-            except Exception as error:
-                if not _is_of_cell(error):
-                    raise
+            else:
                 failed = failed or error
                 without |= self._lost([chosen.source, chosen.target])
-            else:
-                yield chosen
         if failed is not None:
             raise failed
 
@@ -448,16 +439,10 @@ class Cells:
     def _lost(self, names: Sequence[str]) -> set[str]:
         """Return those of these cells whose stores cannot be used; all cells if the cause is another one."""
 
-        def is_lost(name: str) -> bool:
-            try:
-                transact(self.store(name), lambda tr: self._stores.check(tr, name))
-            except Exception as error:
-                if not _is_of_cell(error):
-                    raise
-                return True
-            return False
+        def check(name: str) -> None:
+            transact(self.store(name), lambda tr: self._stores.check(tr, name))
 
-        return {name for name in names if is_lost(name)} or {*names}
+        return {name for name in names if _tried(partial(check, name))[1]} or {*names}
 
     def _choose_move(self, without: Collection[str] = ()) -> Move | None:
         """Return the move that balances the cells most, except those in `without`; None if none does."""
@@ -475,21 +460,25 @@ class Cells:
         return None if user is None else Move(user, source.name, target.name)
 
 
-def _is_of_cell(error: Exception) -> bool:
-    """Whether an error may be that of one cell: of a move, of an opened store, or of a transaction in it."""
-    return isinstance(error, CellError | StoreError) or error_code(error) is not None
+def _tried(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Call a function; returns its result, or the error if it may come from one cell.
+
+    Such errors come from a move, from opening a cell's store, or from a transaction in it. Others are raised.
+    """
+    try:
+        return act(), None
+    except Exception as error:
+        if isinstance(error, CellError | StoreError) or error_code(error) is not None:
+            return None, error
+        raise
 
 
 def _try_all(acts: Iterable[Callable[[], int]]) -> int:
     """Return the sum of what the functions return; raises the first error of a cell at the end."""
     count, failed = 0, None
     for act in acts:
-        try:
-            count += act()
-        except Exception as error:
-            if not _is_of_cell(error):
-                raise
-            failed = failed or error
+        done, error = _tried(act)
+        count, failed = count + (done or 0), failed or error
     if failed is not None:
         raise failed
     return count
