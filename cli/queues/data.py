@@ -105,8 +105,8 @@ def add(
     The visits of an access log count in the queues QUEUE.views and so on. The first command creates them, with a
     window of ten minutes. Older visits count in the counts of all time only, and those of yesterday in sessions, too.
     After a rotation the former file is finished first, if it is beside the present one and its name has a number or a
-    date at the end, such as access.log.1 or access.log-20261101.gz. Lines in another format are skipped with a message;
-    if all of the first lines are, ten or more, none is counted, and the command ends with an error.
+    date at the end, such as access.log.1 or access.log-20261101.gz. Lines in another format are skipped with a message.
+    If the first lines, ten or more, all have another format, the command counts no line and ends with an error.
     """
     given = [bool(updates), bool(options.jsonl), options.access_log is not None]
     if sum(given) != 1 or (options.once is not None and not updates):

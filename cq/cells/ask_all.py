@@ -24,7 +24,7 @@ from cq.store.transact import transact
 
 T = TypeVar("T")
 
-_MAX_MILLISECONDS: Final = (1 << 31) - 1  # of a transaction's timeout, about 24 days
+_MAX_MILLISECONDS: Final = (1 << 31) - 1  # the longest timeout of a transaction, about 24 days
 
 
 class _TimeLimit(NamedTuple):

@@ -177,7 +177,7 @@ class Keeper(NotedTask):
             if current_generation(tr.snapshot, self.queue, self._observer) != self._generation:
                 return False
             if lacks_values(tr.snapshot, self.queue, self._generation):
-                why = "a value could not be sent, so nothing is deleted of keys that have none"
+                why = "a value could not be sent, so entries of keys without a value are not deleted"
                 raise LinkFailed(f"{why}: see `cq aside list {self.queue}`")
             # All entries of the backfill have versions up to this one. Later entries need not be sent first.
             self._backfilled_at = tr.get_read_version().wait()
