@@ -120,27 +120,26 @@ class BenchWorkload:
         if self.skew:
             # An array: 8 bytes for each of up to millions of words.
             weights = array("d", accumulate((rank + 1) ** -self.skew for rank in range(self.keys)))
-        count = max(POOL_LEAST, updates // self.per_transaction)
+        size = self.per_transaction
+        drawn = source.choices(
+            range(self.keys), cum_weights=weights, k=size * max(POOL_LEAST, updates // size)
+        )
+        pieces = (drawn[start : start + size] for start in range(0, len(drawn), size))
         if self.repeats:
-            ranks = [
-                source.choices(range(self.keys), cum_weights=weights, k=self.per_transaction)
-                for _ in range(count)
-            ]
-            return [dict(sorted(Counter(map(word, each)).items())) for each in ranks]
-        return [self.transaction(self._ranks(source, weights)) for _ in range(count)]
+            return [dict(Counter(sorted(map(word, each)))) for each in pieces]
+        return [self.transaction(self._different(set(each), source, weights)) for each in pieces]
 
     def transaction(self, ranks: Iterable[int]) -> dict[str, Any]:
         """The transaction that updates the keys of these ranks."""
         return dict.fromkeys(sorted(map(word, ranks)), 1)
 
-    def _ranks(self, source: random.Random, weights: array[float] | None) -> set[int]:
-        """The ranks of one transaction: `per_transaction` different ones."""
-        ranks: set[int] = set()
+    def _different(self, ranks: set[int], source: random.Random, weights: array[float] | None) -> set[int]:
+        """These ranks, and others until there are `per_transaction` different ones."""
         wanted = self.per_transaction
         for _ in range(_MAX_DRAWS):  # a skewed draw repeats frequent words, and the next draw fills up
-            ranks.update(source.choices(range(self.keys), cum_weights=weights, k=wanted - len(ranks)))
             if len(ranks) == wanted:
                 return ranks
+            ranks.update(source.choices(range(self.keys), cum_weights=weights, k=wanted - len(ranks)))
         raise CannotMeasure(
             f"cannot draw {wanted:,} different keys of {self.keys:,} with a skew of {self.skew:g}: "
             "use more keys, or fewer updates per transaction"
