@@ -53,9 +53,12 @@ def check_expiry(piece: Piece, found: Found) -> Steps:
     value = piece.snapshot.get(piece.keys.value(encoded))
     yield None
     is_other = (stored if isinstance(stored, bytes) else stored.value) != pack_time(time)
-    if is_other or not value.present():
-        what = "an entry at another time than the key's" if value.present() else "an entry without a value"
-        piece.report("expiry-extra", found.key, what, partial(_clear, piece, found.key, hashed), key=key)
+    if not value.present():
+        fix = partial(_clear, piece, found.key, hashed)
+        piece.report("expiry-extra", found.key, "an entry without a value", fix, key=key)
+    elif is_other:
+        fix = partial(_clear_former, piece, found.key, encoded, pack_time(time))
+        piece.report("expiry-extra", found.key, "an entry at another time than the key's", fix, key=key)
 
 
 def _check_number(kind: bytes, value: bytes) -> None:
@@ -133,6 +136,12 @@ def _renew_time(piece: Piece, spec: ExpirySpec, encoded: bytes) -> None:
 def _clear(piece: Piece, key: bytes, hashed: int) -> None:
     piece.tr.clear(key)
     renew_states(piece, hashed)
+
+
+def _clear_former(piece: Piece, entry: bytes, encoded: bytes, time: bytes) -> None:
+    """Clear the entry of a former time of a key, unless a repair before has given the key this time."""
+    if piece.tr.get(ExpiryKeys(piece.name).time_of(encoded)).value != time:
+        _clear(piece, entry, key_hash(encoded))
 
 
 def _set_entry(piece: Piece, entry: bytes, hashed: int) -> None:

@@ -459,6 +459,7 @@ def damaged(db: Any, name: str) -> tuple[ExpiryKeys, bytes, int]:
         ("expiry-extra", lambda k, a, t: {k.time_of(codec.encode("c")): pack_time(t)}),
         ("expiry-missing", lambda k, a, t: {k.entry(t, a): None}),
         ("expiry-missing", lambda k, a, t: {k.entry(t, a): None, k.time(a): None}),
+        ("expiry-missing", lambda k, a, t: {k.time(a): None}),
         ("expiry-extra", lambda k, a, t: {k.time(a): pack_time(t + 10)}),
         ("expiry-key", lambda k, a, t: {k.prefix + b"z": b""}),
         ("expiry-key", lambda k, a, t: {k.entry(t, b"\x00\x00\x00\x01" + a[4:]): b""}),
