@@ -110,11 +110,11 @@ def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 
 def _retry(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    return retried(queue, retry_aside(db, queue, wanted_aside(db, queue, _given(fields, "key"))))
+    return retried(queue, retry_aside(db, queue, wanted_aside(db, queue, _key(fields))))
 
 
 def _drop(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    return dropped(queue, drop_aside(db, queue, wanted_aside(db, queue, _given(fields, "key"))))
+    return dropped(queue, drop_aside(db, queue, wanted_aside(db, queue, _key(fields))))
 
 
 def _set_link(db: OpenDatabase, queue: str, fields: Fields, *, paused: bool) -> str:
@@ -140,6 +140,11 @@ def _with_levels(db: OpenDatabase, queue: str, text: str) -> str:
 
 def _given(fields: Fields, name: str) -> str | None:
     return fields.get(name, "").strip() or None
+
+
+def _key(fields: Fields) -> str | None:
+    """The key of a form as it was typed: a key may begin or end with blanks, or consist of them."""
+    return fields.get("key") or None
 
 
 def _seconds(fields: Fields, name: str) -> float | None:

@@ -51,6 +51,7 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
             ("limit", {"max_age": "1m", "when_full": "never"}, "Nothing was changed"),
             ("retry", {"key": "b"}, "nothing was set aside of key &#39;b&#39;"),
             ("drop", {"key": "b"}, "nothing was set aside of key &#39;b&#39;"),
+            ("drop", {"key": " "}, "nothing was set aside of key &#39; &#39;"),
         ):
             assert message in confirmed(found, f"/actions/{path}?queue=words", **fields)
     paused, *_ = events.of("operator_acted", action="pause", queue="words")
@@ -59,8 +60,17 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     assert paused["result"] == "queue 'words' is paused"
     assert len(events.of("operator_acted")) == 6
     failed = [event["result"] for event in events.of("operator_failed")]
-    assert len(failed) == 5
+    assert len(failed) == 6
     assert failed[0].startswith("expected a whole number")
+
+
+def test_a_level_has_only_the_actions_that_it_takes(db: Any) -> None:
+    cq.configure(db, "hits", rollup="1m:1h")
+    with serving(db, operates=True) as found:
+        assert "/actions/rebucket" in found.page("/queues/hits")
+        page = found.page("/queues/hits.1m")
+        assert "/actions/pause?queue=hits.1m" in page
+        assert not re.search("/actions/(limit|rebucket)", page)
 
 
 def test_a_form_without_its_token_or_of_another_site_changes_nothing(db: Any) -> None:
