@@ -28,9 +28,10 @@ KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
 """(bytes of a key, how many keys)."""
 
 
-@pytest.mark.parametrize("is_observed", [False, True])
 @pytest.mark.parametrize(("size", "number"), KEYS)
-@pytest.mark.parametrize("repack_bytes", [0, Limits().repack_bytes], ids=["staged", "rows"])
+@pytest.mark.parametrize(
+    ("is_observed", "repack_bytes"), [(True, 0), (False, Limits().repack_bytes)], ids=["staged", "rows"]
+)
 def test_a_pass_writes_at_most_a_megabyte(
     db: Any, name: str, size: int, number: int, is_observed: bool, repack_bytes: int
 ) -> None:
@@ -51,8 +52,7 @@ def test_large_values_count(db: Any, name: str, size: int, number: int) -> None:
         assert max(drained(db, name)) <= MOST
 
 
-@pytest.mark.parametrize(("size", "number"), [(5, 3_000), (300, 1_000), (7_000, 100)])
-@pytest.mark.parametrize("periods", [1, 7])
+@pytest.mark.parametrize(("size", "number", "periods"), [(5, 3_000, 7), (300, 1_000, 1), (7_000, 100, 7)])
 def test_passes_over_a_queue_and_its_levels_write_at_most_a_megabyte(
     db: Any, name: str, size: int, number: int, periods: int
 ) -> None:
@@ -69,8 +69,9 @@ def test_passes_over_a_queue_and_its_levels_write_at_most_a_megabyte(
     assert values(db, f"{name}.window") == dict.fromkeys(keys, periods << 60)
 
 
-@pytest.mark.parametrize("is_observed", [False, True])
-@pytest.mark.parametrize(("size", "number"), KEYS)
+@pytest.mark.parametrize(
+    ("size", "number", "is_observed"), [(10, 12_000, True), (200, 4_000, False), (7_900, 300, True)]
+)
 def test_a_purge_writes_at_most_a_megabyte(
     db: Any, name: str, size: int, number: int, is_observed: bool
 ) -> None:
@@ -96,8 +97,7 @@ def test_reports_of_all_values_to_a_new_observer_write_at_most_a_megabyte(
 
 
 @pytest.mark.parametrize("db", ["embedded"], indirect=True)
-@pytest.mark.parametrize("is_observed", [False, True])
-@pytest.mark.parametrize(("size", "number"), [(10, 60_000), (7_900, 1_200)])
+@pytest.mark.parametrize(("size", "number", "is_observed"), [(10, 60_000, False), (7_900, 1_200, True)])
 def test_no_transaction_of_an_embedded_store_is_refused_as_too_large(
     db: Any, name: str, size: int, number: int, is_observed: bool
 ) -> None:

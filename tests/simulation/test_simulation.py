@@ -15,7 +15,7 @@ from tests.simulation.canaries import CANARIES, forgets_to_clear_rows
 from tests.simulation.plan import Plan
 from tests.simulation.run import run, smaller
 
-SECONDS: Final = 20
+SECONDS: Final = 10
 """For how long seeds are run."""
 PARTS: Final = 6
 """Number of tests that the canaries are divided among, for runs of the tests in parallel."""
