@@ -1,5 +1,9 @@
 """Checks of the buckets: their states, and whether work has a notification.
 
+A pass that writes values also writes its bucket's state. So a bucket of the first shape with values has a state, and so
+has one of any shape whose values an observer has received under it. Without a state, the next pass would report all
+values to the observers again, and repeat a purge.
+
 A bucket with work must have a notification, so that a worker will come. Only a pass that leaves no work clears the
 notification. So at every read version a bucket without a notification has no rows, no staged updates, no pending purge,
 and no observer that must receive its values.
@@ -83,7 +87,7 @@ def _check_next(piece: Piece, begin: tuple[int, int]) -> tuple[int, int] | None:
     unswitched = _unswitched(piece)
     for shape, bucket in islice(places, piece.share(_BUCKETS)):
         piece.checked += 1
-        piece.begin(_check_notification(piece, shape, bucket, unswitched))
+        piece.begin(_check_bucket(piece, shape, bucket, unswitched))
     following = next(places, None)
     return None if following is None else (following[0].generation, following[1])
 
@@ -96,28 +100,43 @@ def _unswitched(piece: Piece) -> list[ObserverConfig]:
     return [each for each, future in stored if future.value != codec.encode(each.generation)]
 
 
-def _check_notification(
+def _check_bucket(
     piece: Piece, shape: QueueConfig, bucket: int, unswitched: list[ObserverConfig]
 ) -> Iterator[None]:
-    """Check that a bucket has a notification or no work."""
+    """Check that a bucket has its state, and a notification or no work."""
     get, get_range, queue = piece.snapshot.get, piece.snapshot.get_range, piece.keys
-    key = queue.notification(shape.generation, bucket)
-    notification = get(key)
+    notification = get(queue.notification(shape.generation, bucket))
+    stored = get(queue.state(shape.generation, bucket))
     rows = get_range(*queue.rows(shape.generation, bucket), limit=1)
     values = get_range(*queue.values.of_bucket(shape.buckets, bucket), limit=1)
     retries = get_range(*MissedKeys(piece.name).retries.of_bucket(shape.buckets, bucket), limit=1)
     yield
-    if notification.value is not None:
+    has_values = bool(values.to_list())
+    if not stored.present() and has_values and _had_pass(piece.config, unswitched):
+        what = f"bucket {bucket} of generation {shape.generation} has values, but no state"
+        fix = partial(_derive_state, piece, shape, bucket)
+        piece.report("state-missing", queue.state(shape.generation, bucket), what, fix)
+        return
+    if notification.present():
         return
     state = piece.state(shape.generation, bucket)
     reason = "queued rows" if rows.to_list() else ""
     if not reason and state is not None:
-        reason = _pending_work(shape, state, unswitched, has_values=bool(values.to_list()))
+        reason = _pending_work(shape, state, unswitched, has_values=has_values)
     if not reason and shape.generation == piece.config.generation and retries.to_list():
         reason = "missed reports to retry"
     if reason:
         what = f"{reason} in bucket {bucket} of generation {shape.generation}, but no notification"
-        piece.report("notification-missing", key, what, partial(notify, piece, shape.generation, bucket))
+        fix = partial(notify, piece, shape.generation, bucket)
+        piece.report("notification-missing", queue.notification(shape.generation, bucket), what, fix)
+
+
+def _had_pass(config: QueueConfig, unswitched: list[ObserverConfig]) -> bool:
+    """Whether each bucket with values has had a pass under its shape; False while passes of two shapes write values."""
+    if config.former is not None:
+        return False
+    received = (each for each in config.observers if each not in unswitched)
+    return config.generation == 1 or any(each.generation > config.backfilled_until for each in received)
 
 
 def _pending_work(

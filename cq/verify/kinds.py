@@ -57,6 +57,10 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "a bucket's state is unreadable: no pass can run",
         "derives it; backfills of observers begin again",
     ),
+    "state-missing": (
+        "a bucket with values has no state: the next pass would report or purge its values again",
+        "derives it; backfills of observers begin again",
+    ),
     "state-lost": ("the state of a missing bucket", "clears it"),
     "attempt": ("the note of a worker's attempt is unreadable", "clears it"),
     "aside-unreadable": ("a piece set aside is unreadable, or not under its hash", "sets its bytes aside"),

@@ -33,7 +33,7 @@ from cq.verify.queue import CHECKS, PARTS, verify
 from cq.verify.verification import Verification
 from tests.kit.faults import FaultyDatabase
 from tests.kit.observing import Seen, app_with
-from tests.kit.queues import Writes, add, aside, put, stored
+from tests.kit.queues import Writes, add, aside, put, stored, values
 
 BUCKETS = 4
 NOW = {f"k{number}": 2 for number in range(40)}
@@ -222,6 +222,7 @@ DAMAGES = {
     "a state of other parts": Damage(
         "state-unreadable", lambda q, key: {q.state(1, 1): encoded([b"", False])}
     ),
+    "a state that is missing": Damage("state-missing", lambda q, key: {q.state(1, 1): None}),
     "a state of a bucket that there is not": Damage(
         "state-lost", lambda q, key: {q.state(2, 0): BucketState().to_bytes()}
     ),
@@ -382,6 +383,26 @@ def test_a_bucket_with_anything_to_do_needs_a_notification(
         True,
     )
     assert [each.repaired for each in found_in(db, queue, repair=True)] == [True]
+    assert found_in(db, queue) == []
+
+
+def test_a_bucket_that_has_lost_its_state_reports_and_purges_nothing_again(db: Any, name: str) -> None:
+    seen = Seen()
+    seen.app(name).configure(db, name, buckets=1)
+    add(db, name, {"old": 1})
+    drain(db, name, app=seen.app(name))
+    admin.purge(db, name)
+    drain(db, name, app=seen.app(name))
+    add(db, name, {"a": 1, "b": 2})
+    drain(db, name, app=seen.app(name))
+    queue, received = QueueKeys(name), len(seen.changes)
+    put(db, {queue.state(1, 0): None})
+
+    assert [each.kind for each in found_in(db, queue, repair=True)] == ["state-missing"]
+
+    drain(db, name, app=seen.app(name))
+    assert len(seen.changes) == received
+    assert values(db, name) == {"a": 1, "b": 2}
     assert found_in(db, queue) == []
 
 
