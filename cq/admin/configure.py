@@ -454,4 +454,11 @@ def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueCon
         observers += same or [
             ObserverConfig(spec.name, spec.version, dict(spec.settings), generations, spec.factory is None)
         ]
-    return replace(current, observers=tuple(observers), observer_generations=generations)
+    names = {spec.name for spec in specs}
+    former = {each.name for each in current.observers if not each.is_built_in}
+    return replace(
+        current,
+        observers=tuple(observers),
+        observer_generations=generations,
+        removed_observers=tuple(sorted(former.union(current.removed_observers) - names)),
+    )

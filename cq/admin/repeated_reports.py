@@ -1,4 +1,4 @@
-"""Observers that receive all values of a queue again: new versions, and rebuilds, of observers that the queue has.
+"""Observers that receive all values of a queue again: new versions, rebuilds, and observers that were removed before.
 
 Each value is reported as new. What the observer has written before would count a second time, unless it is cleared. So
 the function `clear` of an observer runs in the transaction that stores the configuration with its new generation: no
@@ -24,13 +24,21 @@ from cq.store.sizes import RangeSize, count_rows
 
 
 class RepeatedObserver(NamedTuple):
-    """An observer that receives all values again: as it was and will be configured, and whether it clears its data."""
+    """An observer that receives all values again.
 
-    before: ObserverConfig
+    Attributes:
+        before: as it is configured; None if it was removed before.
+        after: as it will be configured.
+        is_cleared: whether it clears its data.
+    """
+
+    before: ObserverConfig | None
     after: ObserverConfig
     is_cleared: bool
 
     def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.after.named} (which the queue had before)"
         if self.before.version == self.after.version:
             return f"{self.after.named} (rebuilt)"
         return f"{self.before.named} → {self.after.named}"
@@ -76,12 +84,13 @@ def repeated(
         generational: names of observers that keep the data of each generation apart, so that none count twice.
         clearing: names of observers with a function `clear`.
     """
-    former = {each.name: each for each in before.observers}
+    former: dict[str, ObserverConfig | None] = dict.fromkeys(before.removed_observers)
+    former |= {each.name: each for each in before.observers}
     return tuple(
         RepeatedObserver(former[each.name], each, each.name in clearing)
         for each in after.observers
         if each.name in former
-        and each.generation != former[each.name].generation
+        and each not in before.observers
         and not each.is_built_in
         and each.name not in generational
     )

@@ -163,6 +163,8 @@ class QueueConfig:
         buckets: the number of its buckets.
         generation: the number of its shape, from 1. Each change of `buckets` increments it.
         observer_generations: the number of generations of observers so far.
+        removed_observers: the sorted names of the application's observers that the queue had and has no more. What one
+            of them has written is still there when it comes back.
         takes_delete: whether `DELETE` is a valid update.
         former: the former shape, until its rows are drained; None otherwise.
         backfilled_until: observers of generations up to this one had received all values when the shape began.
@@ -187,6 +189,7 @@ class QueueConfig:
     buckets: int
     generation: int = 1
     observer_generations: int = 0
+    removed_observers: tuple[str, ...] = ()
     takes_delete: bool = False
     former: Shape | None = None
     backfilled_until: int = 0
@@ -315,6 +318,7 @@ class QueueConfig:
                 "buckets": self.buckets,
                 "generation": self.generation,
                 "observer_generations": self.observer_generations,
+                "removed_observers": self.removed_observers,
                 "takes_delete": self.takes_delete,
                 "former": self.former,
                 "told_before": self.backfilled_until,
@@ -373,6 +377,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         buckets=shape.buckets,
         generation=shape.generation,
         observer_generations=generation(stored["observer_generations"]),
+        removed_observers=_names(stored.get("removed_observers", [])),
         takes_delete=stored["takes_delete"],
         former=None if former is None else Shape.from_stored(former),
         backfilled_until=generation(stored["told_before"]),
@@ -387,6 +392,11 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         conversion=Conversion.from_stored(stored.get("conversion")),
         decider=DeciderConfig.from_stored(stored.get("decider")),
     )
+
+
+def _names(stored: Any) -> tuple[str, ...]:
+    require(type(stored) is list and all(type(each) is str for each in stored))
+    return tuple(stored)
 
 
 class ConfigCache(Generic[T]):

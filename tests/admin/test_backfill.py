@@ -114,7 +114,7 @@ def test_buckets_remember_nothing_of_old_observers(db: Any, name: str) -> None:
     add(db, name, {"a": 1})
     combine_all(db, name)
     again = Seen()
-    again.app(name).configure(db, name, buckets=1)
+    again.app(name).configure(db, name, buckets=1, report_again=True)
     combine_all(db, name, again.app(name))
 
     assert again.values == {"a": 1}

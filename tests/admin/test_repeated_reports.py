@@ -91,6 +91,21 @@ def test_an_observer_that_comes_back_starts_from_nothing(derived: Derived) -> No
     assert derived.total() == 35
 
 
+def test_without_a_clear_an_observer_that_comes_back_is_refused(derived: Derived) -> None:
+    """As in a deployment that removes it, and the rollback of that."""
+    derived.clear = None
+    derived.configure(0)
+
+    with pytest.raises(InvalidConfiguration, match=r"summed@1 \(which the queue had before\): .* stays"):
+        derived.configure(1)
+
+    assert version_of(derived) == []
+    derived.configure(1, report_again=True)
+    derived.combine(1)
+    assert derived.total() == 60
+    derived.configure(1)
+
+
 def test_without_a_clear_a_new_version_is_refused_and_nothing_changes(derived: Derived) -> None:
     derived.clear = None
 
