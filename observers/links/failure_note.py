@@ -65,6 +65,10 @@ class NotedTask(Task):
         """All tasks of a link, of whichever class: the target that they wait for is the same."""
         return self.notes.prefix
 
+    @property
+    def is_failing(self) -> bool:
+        return self._tries > 0
+
     def run(self) -> float:
         """Run a step; returns the seconds to wait before the next one, as `Task.run`. Never raises an `Exception`."""
         try:

@@ -163,11 +163,15 @@ class Sender:
         db: the store, of either kind.
         source: what the link sends, and its name.
         target: what the link sends to.
+
+    Attributes:
+        is_failing: whether the latest call of the target has failed, for whichever bucket.
     """
 
     def __init__(self, db: Database, source: Source, target: Target) -> None:
         self.source = source
         self.target = target
+        self.is_failing = False
         self._db = db
         self._keys = LinkKeys(source.queue, source.link)
 
@@ -345,7 +349,12 @@ class Sender:
     def _call(self, call: Callable[[], R]) -> R:
         """Call the target; a stop gets the advice what to do."""
         try:
-            return call()
+            result = call()
         except LinkStopped as error:
             first = "" if error.resumes else "Repair the cause there; then "
             raise type(error)(f"{error}. {first}{self.advice}") from None
+        except BaseException:
+            self.is_failing = True
+            raise
+        self.is_failing = False
+        return result

@@ -68,7 +68,28 @@ AHEAD_SECONDS: Final = 1.0
 """How often to check for entries of a later generation, which only workers with its configuration may send."""
 
 
-class Keeper(NotedTask):
+class SendingTask(NotedTask):
+    """A task of a link; one target of all tasks of the link fails for all of them.
+
+    Args:
+        db: a database of either store.
+        keys: of the link.
+        bucket: the bucket's number; None for the keeper.
+        sender: the link's sender.
+    """
+
+    def __init__(self, db: Database, keys: LinkKeys, bucket: int | None, sender: Sender) -> None:
+        super().__init__(db, keys, bucket, sender.source.generation)
+        self.keys = keys
+        self.max_parallel = sender.target.width
+        self._sender = sender
+
+    @property
+    def is_failing(self) -> bool:
+        return self._sender.is_failing
+
+
+class Keeper(SendingTask):
     """The keeper task of a link.
 
     Args:
@@ -82,11 +103,8 @@ class Keeper(NotedTask):
     outdated_seconds = AGAIN_SECONDS
 
     def __init__(self, db: Database, keys: LinkKeys, sender: Sender, observer: ObserverConfig) -> None:
-        super().__init__(db, keys, None, observer.generation)
-        self.keys = keys
+        super().__init__(db, keys, None, sender)
         self.notification = self.keys.keeper
-        self.max_parallel = sender.target.width
-        self._sender = sender
         self._observer = observer.name
         self._backfilled_at: int | None = None
 
@@ -209,7 +227,7 @@ class BucketRead:
     is_leased: bool = True
 
 
-class LinkTask(NotedTask):
+class LinkTask(SendingTask):
     """The task that sends one bucket of a link; one thread at a time may use it.
 
     It sends no entries of a later generation than the sender's: a worker with an outdated configuration must not send
@@ -231,14 +249,12 @@ class LinkTask(NotedTask):
     signal: Callable[[str], object] = staticmethod(lambda point: None)
 
     def __init__(self, db: Database, keys: LinkKeys, bucket: int, sender: Sender) -> None:
-        super().__init__(db, keys, bucket, sender.source.generation)
-        self.keys = keys
+        super().__init__(db, keys, bucket, sender)
         self.bucket = bucket
         self.sent = 0
         self.notification = self.keys.notification(bucket)
         self.notification_prefix = self.notification[:-4]
         self.progress_key = self.keys.state(bucket)
-        self.max_parallel = sender.target.width
         self._target = sender.target
         self._isolator = PoisonEntryIsolator(sender.send, self._set_aside)
         self._lease = None if sender.target.keeps_positions else Lease(keys, bucket)

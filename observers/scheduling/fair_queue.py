@@ -31,6 +31,7 @@ class Lane(NamedTuple):
         width: see `kind`; None: no limit.
         is_outside: whether steps of this kind wait for another system.
         leaves_room: whether other tasks of the queue wait for other systems: this kind leaves one thread for them.
+        is_failing: whether the latest call of the other system has failed: the next ones may hang, too.
     """
 
     queue: str
@@ -39,9 +40,15 @@ class Lane(NamedTuple):
     width: int | None = None
     is_outside: bool = False
     leaves_room: bool = False
+    is_failing: bool = False
+
+    @property
+    def heap(self) -> int:
+        """The number of the heap that its queue is in while its tasks are ready, see `FairQueue`."""
+        return self.is_outside + (self.is_outside and self.is_failing)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _KindTasks(Generic[T]):
     """A queue's tasks of one kind; `lane` is that of the latest."""
 
@@ -67,6 +74,10 @@ class _QueueTasks(Generic[T]):
     @property
     def outside(self) -> int:
         return sum(kind.running for kind in self.kinds.values() if kind.lane.is_outside)
+
+    @property
+    def failing(self) -> int:
+        return sum(kind.running for kind in self.kinds.values() if kind.lane.is_failing)
 
     @property
     def is_idle(self) -> bool:
@@ -95,13 +106,15 @@ class FairQueue(Generic[T]):
     def __init__(self, threads: int) -> None:
         self.max_outside = max(1, threads // 2)
         self._most = max(1, threads - 1)  # of one queue
+        self._most_failing = max(1, self.max_outside - 1)
         self._lanes: dict[str, _QueueTasks[T]] = {}
-        # Two heaps of entries (claim, number, queue): of the queues with ready tasks that wait for no other system, and
-        # with ready tasks that do. To look at all queues for each step would cost as much as there are queues.
-        self._entries: tuple[list[tuple[float, int, str]], list[tuple[float, int, str]]] = ([], [])
+        # Heaps of entries (claim, number, queue): of the queues with ready tasks that wait for no other system, with
+        # ready tasks that do, and with ready tasks that wait for a failing one. To look at all queues for each step
+        # would cost as much as there are queues.
+        self._entries: tuple[list[tuple[float, int, str]], ...] = ([], [], [])
         self._numbers = count()
         self._clock = 0.0
-        self._outside = 0  # running tasks that wait for other systems
+        self._outside: list[_KindTasks[T]] = []  # the kinds of running tasks that wait for other systems
 
     def put(self, task: T, lane: Lane, since: float) -> None:
         """Add a task that has waited since `since`."""
@@ -117,7 +130,7 @@ class FairQueue(Generic[T]):
 
     def take(self) -> tuple[str, T] | None:
         """The next task and its queue, None if no task may run now; report its end by `done`."""
-        while heaps := [heap for heap in self._entries[: 1 + (self._outside < self.max_outside)] if heap]:
+        while heaps := [heap for heap in self._entries[: self._open_heaps()] if heap]:
             _, number, name = heappop(min(heaps, key=lambda heap: heap[0]))
             queue = self._lanes.get(name)
             if queue is None or queue.number != number:
@@ -126,32 +139,44 @@ class FairQueue(Generic[T]):
                 continue  # the end of one of its own steps enters it again
             self._clock = max(self._clock, queue.spent)
             kind.running += 1
-            self._outside += kind.lane.is_outside
+            if kind.lane.is_outside:
+                self._outside.append(kind)
             task = heappop(kind.waiting)[2]
             self._enter(name)
             return name, task
         return None
 
+    def _open_heaps(self) -> int:
+        """The number of the heaps whose tasks may run now."""
+        if len(self._outside) >= self.max_outside:
+            return 1
+        return 2 + (sum(kind.lane.is_failing for kind in self._outside) < self._most_failing)
+
     def _enter(self, name: str) -> None:
         """Enter a queue under its present claim, in place of its former entries."""
         queue = self._lanes[name]
         queue.number = next(self._numbers)
-        for is_outside in {kind.lane.is_outside for kind in queue.kinds.values() if kind.waiting}:
-            heappush(self._entries[is_outside], (queue.claim, queue.number, name))
+        for heap in {kind.lane.heap for kind in queue.kinds.values() if kind.waiting}:
+            heappush(self._entries[heap], (queue.claim, queue.number, name))
 
     def _next(self, queue: _QueueTasks[T]) -> _KindTasks[T] | None:
         """The kind of a queue with the longest waiting task that may run."""
         if queue.running >= self._most:
             return None
         own = max(1, self.max_outside - 1)
-        may_wait_outside = queue.outside < own and self._outside < self.max_outside
+        heaps = self._open_heaps()
+        if queue.outside >= own:
+            heaps = 1
+        elif queue.failing >= max(1, own - 1):
+            heaps = min(heaps, 2)
         ready = [
             kind
             for kind in queue.kinds.values()
             if kind.waiting
+            and kind.lane.heap < heaps
             and (kind.lane.width is None or kind.running < kind.lane.width)
-            and (may_wait_outside or not kind.lane.is_outside)
             and (kind.running < max(1, own - 1) or not kind.lane.leaves_room)
+            and not (kind.running and kind.lane.is_failing)
         ]
         return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
@@ -160,7 +185,9 @@ class FairQueue(Generic[T]):
         queue = self._lanes[lane.queue]
         kind = queue.kinds[lane.kind]
         kind.running -= 1
-        self._outside -= kind.lane.is_outside
+        if kind.lane.is_outside:
+            self._outside.remove(kind)
+        kind.lane = lane  # the step may have found out that the other system fails
         queue.spent += seconds / queue.weight
         queue.typical = 0.8 * queue.typical + 0.2 * seconds
         if queue.is_idle and queue.spent <= self._clock:

@@ -80,6 +80,11 @@ class Task(ABC):
         """The kind of tasks that `max_parallel` and `leaves_room` are about."""
         return type(self)
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the latest call of the other system has failed, by whichever task of the kind."""
+        return False
+
     @abstractmethod
     def run(self) -> float:
         """Run one step, in its own transactions.
@@ -174,7 +179,13 @@ class Job:
         """Its place in the worker's order of tasks."""
         task = self.task
         return Lane(
-            self.task_id.queue, self.weight, task.kind, task.max_parallel, task.is_outside, task.leaves_room
+            self.task_id.queue,
+            self.weight,
+            task.kind,
+            task.max_parallel,
+            task.is_outside,
+            task.leaves_room,
+            task.is_failing,
         )
 
     @property

@@ -127,6 +127,47 @@ def test_a_link_of_a_queue_leaves_room_for_the_others() -> None:
     assert fair.take() == ("q", "quick")
 
 
+def failing(queue: str, kind: str) -> Lane:
+    return Lane(queue, kind=kind, is_outside=True, is_failing=True)
+
+
+def test_links_that_fail_leave_a_thread_of_their_queue_to_those_that_work() -> None:
+    fair: FairQueue[str] = FairQueue(8)
+    for kind in ("one", "two", "three"):
+        for number in range(3):
+            fair.put(f"{kind}-{number}", failing("q", kind), 0.0)
+    assert [fair.take() for _ in range(3)] == [("q", "one-0"), ("q", "two-0"), None]
+    works = Lane("q", kind="works", is_outside=True)
+    fair.put("works", works, 9.0)
+    assert fair.take() == ("q", "works")
+    fair.done(works, 0.1)
+    fair.done(failing("q", "one"), 30.0)
+    assert fair.take() == ("q", "one-1")
+    assert fair.take() is None
+
+
+def test_links_that_fail_leave_a_thread_to_other_queues() -> None:
+    fair: FairQueue[str] = FairQueue(8)
+    for queue in "abcd":
+        fair.put(queue, failing(queue, "send"), 0.0)
+    assert [fair.take() for _ in range(4)] == [("a", "a"), ("b", "b"), ("c", "c"), None]
+    fair.put("works", Lane("e", kind="send", is_outside=True), 9.0)
+    assert fair.take() == ("e", "works")
+    fair.done(failing("b", "send"), 30.0)
+    assert fair.take() == ("d", "d")
+
+
+def test_a_link_that_works_again_has_more_threads() -> None:
+    fair: FairQueue[str] = FairQueue(8)
+    for number in range(3):
+        fair.put(f"{number}", failing("q", "send"), 0.0)
+    assert [fair.take(), fair.take()] == [("q", "0"), None]
+    works = Lane("q", kind="send", is_outside=True)
+    fair.done(works, 0.1)
+    fair.put("3", works, 9.0)
+    assert [fair.take() for _ in range(4)] == [*(("q", str(number)) for number in (1, 2, 3)), None]
+
+
 def test_one_thread_does_everything_in_turn() -> None:
     fair: FairQueue[str] = FairQueue(1)
     sends = Lane("a", kind="send", is_outside=True)
