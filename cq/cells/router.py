@@ -300,8 +300,10 @@ class Router:
         self, scope: dict[str, Any], receive: _Receive
     ) -> tuple[WebAnswer | None, _Receive]:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        root = scope.get("root_path", "")
-        path = scope["path"].removeprefix(root)
+        root = scope.get("root_path", "").rstrip("/")
+        path = scope["path"]
+        if f"{path}/".startswith(f"{root}/"):  # servers differ: the path begins with the root, or follows it
+            path = path.removeprefix(root)
         form = bytearray()  # bytes would be copied for each piece
         if self._reads_form(path, headers.get(b"content-type", "")):
             has_more = True

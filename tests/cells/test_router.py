@@ -228,6 +228,28 @@ def test_answers_to_head_have_no_body(cells: Cells) -> None:
     assert [message.get("body", b"") for message in sent] == [b"", b""]
 
 
+@pytest.mark.parametrize(
+    ("root", "path", "location"),
+    [
+        ("", "/apparel/grace", "/apparel/grace"),
+        ("/app", "/app/u/grace", "/app/u/grace"),
+        ("/app/", "/app/u/grace", "/app/u/grace"),
+        ("/app", "/u/grace", "/app/u/grace"),
+        ("/app", "/apparel/grace", "/app/apparel/grace"),
+    ],
+)
+def test_a_path_begins_with_that_of_the_application_or_follows_it(
+    cells: Cells, root: str, path: str, location: str
+) -> None:
+    cells.add_cell(SOUTH, next(each.url for each in cells.cells() if each.name == SOUTH), web=SOUTHERN)
+    place(cells, "grace", SOUTH)
+    headers = [(b"host", b"north.example.com")]
+    scope = {"type": "http", "root_path": root, "path": path, "query_string": b"", "headers": headers}
+    router = Router(cells, NORTH, [Rule("/apparel/{user}"), *RULES])
+    answer, _ = asyncio.run(router._route_asgi(scope, lambda: None))  # type: ignore[arg-type, return-value]
+    assert answer == (307, SOUTHERN + location)
+
+
 def test_cells_may_have_paths_of_one_host(cells: Cells) -> None:
     urls = {each.name: each.url for each in cells.cells()}
     for name in (NORTH, SOUTH):
