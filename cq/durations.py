@@ -46,7 +46,8 @@ def seconds_of(given: object) -> int:
         seconds = int(seconds)
     if not is_seconds(seconds):
         raise InvalidConfiguration(
-            f"expected a duration of whole seconds such as 90s, 10m, 24h or 30d, got: {brief(given)}"
+            "expected a duration of whole seconds such as 90s, 10m, 24h or 30d, up to 100 years, "
+            f"got: {brief(given)}"
         )
     return seconds
 
@@ -60,7 +61,8 @@ def positive_seconds(given: object) -> float:
     seconds = _number_of(given)
     if not (isinstance(seconds, int | float) and type(seconds) is not bool and 0 < seconds <= MAX_SECONDS):
         raise InvalidConfiguration(
-            f"expected a positive duration in seconds, or one such as 90s, 10m, 24h or 30d, got: {brief(given)}"
+            "expected a positive duration in seconds, or one such as 90s, 10m, 24h or 30d, up to 100 years, "
+            f"got: {brief(given)}"
         )
     return seconds
 
