@@ -55,7 +55,7 @@ class Emitter(Generic[K, V]):
     """Adds increments of one queue, from any thread and from asyncio, many of them in one transaction.
 
     A call returns at once, in most cases: uncommitted increments are lost if the process dies. Use
-    `CombineQueue.add_now` for increments that must not be lost.
+    `CombineQueue.add_now` for increments that must not be lost. Finalizers and signal handlers may emit, too.
 
     Create one for each queue and process, after a fork, and close it at the end; it is also a context manager. At a
     normal exit of the process it flushes its remaining increments. A signal that kills the process is not a normal
@@ -137,6 +137,8 @@ class Emitter(Generic[K, V]):
         """
         intake, buffer = self._intake, self._buffer
         if type(key) is not intake.plain_key or type(update) is not int or not -_SMALL < update < _SMALL:
+            return False
+        if buffer.is_held():
             return False
         with buffer.lock:
             flush = buffer.open

@@ -12,11 +12,11 @@ size. No function here waits or uses a store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
-from threading import Lock
+from threading import RLock
 from typing import Any, Final, NamedTuple
 
 from cq import runtime
@@ -220,15 +220,17 @@ class EmitterBuffer:
         at_most: maximum number of increments in all flushes.
 
     Attributes:
-        lock: the caller must hold it to change a flush, or `open`.
+        lock: the caller must hold it to change a flush, or `open`. A finalizer or a signal handler may call the emitter
+            while it interrupts a holder: `take` leaves its increments for later.
         open: the flush that takes increments; None if there is none.
+        is_held: returns whether the calling thread holds the lock: then the call has interrupted another one.
         wake: set when a flush may be due; `next_flush` then replaces it.
         refusal: why the buffer takes no increments any more; empty while it takes them.
         latest_failure: the latest error.
     """
 
     def __init__(self, intake: Intake, *, every: float, at_most: int) -> None:
-        self.lock = Lock()
+        self._renew_lock()
         self.open: Flush | None = None
         self.wake = runtime.latch()
         self.refusal = ""
@@ -237,26 +239,51 @@ class EmitterBuffer:
         self._every = every
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
+        self._later: deque[list[Increment]] = deque()
         self._numbers = count(1)
         totals = ("committed", "lost", "flushes", "keys", "failures", "waits")
         self._totals = dict.fromkeys(totals, 0)
+
+    def _renew_lock(self) -> None:
+        self.lock = RLock()
+        self.is_held: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # as a Condition asks it
 
     # For callers
 
     def take(self, increments: list[Increment]) -> Flush | None:
         """Put increments into a flush; without room, returns the flush to wait for. Raises `EmitterClosed`."""
-        with self.lock:
+        if self.is_held():
             if self.refusal:
                 raise EmitterClosed(self.refusal)
-            flush = self.flush_for(len(increments), sum(each.size for each in increments))
-            if flush is None:
-                self._totals["waits"] += 1
-                return self._flushes[0]
-            for each in increments:
-                flush.add(each)
-            if flush.count >= flush.most:
-                self.seal_open()
+            self._later.append(increments)
             return None
+        with self.lock:
+            self._take_later()
+            return self._put(increments)
+
+    def _put(self, increments: list[Increment]) -> Flush | None:
+        """As `take`. Needs the lock."""
+        if self.refusal:
+            raise EmitterClosed(self.refusal)
+        flush = self.flush_for(len(increments), sum(each.size for each in increments))
+        if flush is None:
+            self._totals["waits"] += 1
+            return self._flushes[0]
+        for each in increments:
+            flush.add(each)
+        if flush.count >= flush.most:
+            self.seal_open()
+        return None
+
+    def _wake_for_later(self) -> None:
+        """Have the emitter's thread put what `take` has left, as no flush may be due. Needs the lock."""
+        if self._later:
+            self._wake()
+
+    def _take_later(self) -> None:
+        """Put increments into flushes that `take` has left, as long as there is room. Needs the lock."""
+        while self._later and self._put(self._later[0]) is None:
+            self._later.popleft()
 
     def flush_for(self, count: int, size: int) -> Flush | None:
         """The open flush if `count` increments of `size` bytes fit, else a new one; None if full. Needs the lock."""
@@ -286,8 +313,11 @@ class EmitterBuffer:
     def seal(self) -> Flush | None:
         """Make all flushes due; returns the last one, None if the buffer is empty."""
         with self.lock:
+            self._take_later()
             self.seal_open()
-            return self._flushes[-1] if self._flushes else None
+            last = self._flushes[-1] if self._flushes else None
+            self._wake_for_later()
+            return last
 
     def _wake(self) -> None:
         # Callers must hold the lock: `next_flush` replaces the latch under it, so no wake-up is lost.
@@ -297,6 +327,8 @@ class EmitterBuffer:
     def close(self, reason: str) -> None:
         """Refuse increments from now on."""
         with self.lock:
+            if not self.refusal:
+                self._take_later()
             self.refusal = self.refusal or reason
             self.seal_open()
             self._wake()
@@ -306,6 +338,7 @@ class EmitterBuffer:
         with self.lock:
             totals = self._totals
             buffered = sum(flush.count for flush in self._flushes)
+            self._wake_for_later()
             return EmitterStatistics(
                 emitted=buffered + totals["committed"] + totals["lost"],
                 buffered=buffered,
@@ -325,6 +358,8 @@ class EmitterBuffer:
         with self.lock:
             if self.wake.is_set():
                 self.wake = runtime.latch()
+            if not self.refusal:
+                self._take_later()
             first = self._flushes[0] if self._flushes else None
             if first is None:
                 return None, None
@@ -376,7 +411,8 @@ class EmitterBuffer:
 
     def forget(self, reason: str) -> None:
         """Empty the buffer in a forked child: the parent's thread commits the flushes, and may hold the lock."""
-        self.lock = Lock()
+        self._renew_lock()
         self.open = None
         self._flushes.clear()
+        self._later.clear()
         self.refusal = reason

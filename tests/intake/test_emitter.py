@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -35,8 +37,9 @@ from tests.kit.faults import (
 from tests.kit.held_calls import until
 from tests.kit.observing import app_with
 from tests.kit.processes import run_program
-from tests.kit.queues import get, stored
+from tests.kit.queues import combine_all, get, stored, values
 from tests.kit.sized import MOST
+from tests.kit.workers import SECONDS
 
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
 SIX_LEVELS = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
@@ -72,6 +75,65 @@ def queue(db: Any, name: str) -> Gate:
 
 
 # What it counts
+
+
+class Ending:
+    """Emits at its end, which the garbage collector finds while other calls hold the emitter's lock."""
+
+    def __init__(self, emitter: cq.Emitter[str, int]) -> None:
+        self.emitter, self.me = emitter, self
+
+    def __del__(self) -> None:
+        self.emitter.emit("ended")
+
+
+def test_a_finalizer_may_emit_whatever_it_interrupts(db: Any, name: str) -> None:
+    emitter = cq.Emitter(cq.configure(db, name, key=str, value=int), db, at_most=40)
+    thresholds = gc.get_threshold()
+
+    def emit() -> None:
+        for number in range(3_000):
+            Ending(emitter)
+            emitter.emit_many({f"k{number % 50}": 1})
+
+    gc.set_threshold(3)
+    try:
+        thread = threading.Thread(target=emit, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        assert not thread.is_alive(), "the finalizer waits for the lock of its own thread"
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    emitter.close()
+    combine_all(db, name)
+
+    found = values(db, name)
+    assert found.pop("ended") == 3_000
+    assert sum(found.values()) == 3_000
+
+
+def test_a_signal_handler_may_emit_whatever_it_interrupts(db: Any, name: str) -> None:
+    emitter = cq.Emitter(cq.configure(db, name, key=str, value=int), db)
+    handled = 0
+
+    def handle(*_: object) -> None:
+        nonlocal handled
+        handled += 1
+        emitter.emit("signals")
+
+    former = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for _ in range(50_000):
+            emitter.emit("calls")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    emitter.close()
+    combine_all(db, name)
+
+    assert values(db, name) == {"calls": 50_000, "signals": handled}
 
 
 def test_it_counts_what_threads_emit(db: Any, name: str) -> None:
