@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from copy import copy
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -340,8 +341,28 @@ def shared_adds(db: Database, queue: str, loop: object | None) -> SharedAdds:
         return by_queue.setdefault(queue, SharedAdds(queue, 1 if is_local(db) else CLUSTER_GROUPS))
 
 
+_in_call: Final = ContextVar("in_call", default=False)
+"""Whether the caller is within a call of `add_now` or `ask_now` already: it would wait for itself."""
+
+
 def add_now(db: Database, queue: str, call: AddCall) -> None:
-    """Commit the updates of a call, alone or with other calls; raises the error of the call."""
+    """Commit the updates of a call, alone or with other calls; raises the error of the call.
+
+    Raises `StoreError` in a finalizer or a signal handler that has interrupted another call of its thread.
+    """
+    if _in_call.get():
+        raise StoreError(
+            "a finalizer or a signal handler has interrupted another call of `add_now` or `ask_now` of its own thread, "
+            "which it would wait for: let it add by a `cq.Emitter`, or let another thread call"
+        )
+    within = _in_call.set(True)
+    try:
+        _add_now(db, queue, call)
+    finally:
+        _in_call.reset(within)
+
+
+def _add_now(db: Database, queue: str, call: AddCall) -> None:
     if runtime.is_interruptible():
         # ^C may end this call at any point, also where it would have to wake others: it commits its own updates only.
         group = AddGroup(queue, call)

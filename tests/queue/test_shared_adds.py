@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
@@ -22,6 +23,7 @@ from cq.testing import assert_values, drain
 from tests.kit.faults import UNKNOWN, FaultyDatabase, WrappedDatabase, WrappedTransaction
 from tests.kit.held_calls import HeldCommits, held_calls
 from tests.kit.processes import run_program
+from tests.kit.workers import SECONDS
 
 
 @contextmanager
@@ -29,6 +31,45 @@ def waiting(db: HeldCommits, queue: Any, calls: list[tuple[Any, Any]]) -> Iterat
     """Calls of `add_now` with updates and an id, in their order, while the commit of the first one is under way."""
     with held_calls(db, queue.name, [partial(queue.add_now, db, *given) for given in calls]) as found:
         yield found
+
+
+class Ending:
+    """Adds at its end, which the garbage collector finds while its thread commits."""
+
+    def __init__(self, db: Any, name: str, refused: list[str]) -> None:
+        self.db, self.name, self.refused, self.me = db, name, refused, self
+
+    def __del__(self) -> None:
+        try:
+            cq.CombineQueue(self.name).add_now(self.db, {"ended": 1})
+        except cq.StoreError as error:
+            self.refused.append(str(error))
+
+
+def test_a_finalizer_that_interrupts_a_call_of_its_thread_is_refused(db: Any, name: str) -> None:
+    queue, refused, thresholds = cq.configure(db, name), list[str](), gc.get_threshold()
+
+    def call() -> None:
+        for _ in range(200):
+            Ending(db, name, refused)
+            queue.add_now(db, {"calls": 1})
+
+    gc.set_threshold(3)
+    try:
+        threads = [threading.Thread(target=call, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert not any(thread.is_alive() for thread in threads), "the finalizer waits for its own thread"
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    drain(db, name)
+
+    assert refused
+    assert "a finalizer or a signal handler has interrupted" in refused[0]
+    assert dict(queue.scan(db)) == {"calls": 400, "ended": 400 - len(refused)}
 
 
 def test_calls_that_wait_share_a_transaction(db: Any, name: str) -> None:

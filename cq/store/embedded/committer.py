@@ -315,11 +315,11 @@ class Committer:
                 return
 
     def refuse_within_commit(self) -> None:
-        """Raise `StoreError` in a signal handler that has interrupted the leader: it would wait for itself for ever."""
+        """Raise `StoreError` in a finalizer or signal handler that has interrupted the leader: it waits for itself."""
         if self._leading == threading.get_ident():
             raise StoreError(
-                "a signal handler has interrupted a commit of its own thread, so it can neither commit nor close the "
-                "store: let it start a thread that does so, or set a flag"
+                "a finalizer or a signal handler has interrupted a commit of its own thread, so it can neither commit "
+                "nor close the store: let it start a thread that does so, or set a flag"
             )
 
     def close(self) -> None:
