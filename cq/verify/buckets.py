@@ -41,11 +41,20 @@ def check_state(piece: Piece, found: Found) -> None:
         raise CorruptData(f"of a missing bucket: {bucket} of generation {generation}")
     if piece.state(generation, bucket) is None:
         what = f"the state of bucket {bucket} of generation {generation} is not one that cq wrote"
-        piece.report("state-unreadable", found.key, what, partial(_derive_state, piece, shape, bucket))
+        converts = shape.former is None and shape.conversion is not None and shape.conversion.converts
+        if converts:
+            what += ", and only it has how far the values are converted to the new version of the combiner"
+        elif shape.purges.latest and shape.purges.generation == generation:
+            what += ": if the latest purge had not ended, run it again after the repair"
+        fix = None if converts else partial(_derive_state, piece, shape, bucket)
+        piece.report("state-unreadable", found.key, what, fix)
 
 
 def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
-    """Write a state that is safe for the bucket: backfills begin again, those of all other observers are complete."""
+    """Write a state that is safe for the bucket: backfills begin again, those of all other observers are complete.
+
+    A purge ends there: the values that it has left may be later ones.
+    """
     staged = piece.tr.get_range(*piece.keys.all_staged.of_bucket(shape.buckets, bucket), limit=1).to_list()
     positions: dict[int, bytes | None] = {}
     config = stored_config(piece.tr, piece.keys, piece.name)  # a repair of another bucket may have changed it
