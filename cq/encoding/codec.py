@@ -223,6 +223,11 @@ class ValueType:
         """Whether a value can be much larger than one update. False for numbers, although huge ints can grow."""
         return self.name not in _NUMBERS
 
+    @property
+    def is_mutable(self) -> bool:
+        """Whether a value can be changed in place; sketches cannot."""
+        return self.name in ("list", "dict", "set", "any")
+
     def check(self, value: object) -> None:
         """Raises `InvalidData` unless the value is of this type."""
         if value is None or value is DELETE or (self.types and type(value) not in self.types):

@@ -159,6 +159,11 @@ class Effects:
         key = view.keys.state(view.config.generation, view.number)
         self.sets[key] = replace(state, token=self.result.token, missed=missed).to_bytes()
 
+    def written_state(self, view: View) -> dict[bytes, bytes | None]:
+        """The write of the bucket's state, {key: value}; empty if the pass does not write it."""
+        key = view.keys.state(view.config.generation, view.number)
+        return {key: self.sets[key]} if key in self.sets else {}
+
     def clear_notification(self, view: View) -> None:
         """Clear the notification, if it is still the one read: an add after the read version stores another one."""
         if view.notification is not None:

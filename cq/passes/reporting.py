@@ -9,10 +9,10 @@ it receives is the new value that it received before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from cq.app import QueueCode
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError, FeedNotConfigured, QueueNotConfigured
 from cq.failure import KeyFailure, is_failure
@@ -149,7 +149,7 @@ def report(tr: Transaction, view: View, effects: Effects) -> None:
     received = view.missed.received if view.missed else {}
     news = changes_by_observer(view.positions, effects.changes, received, effects.news)
     before = tr.get_approximate_size().wait()
-    effects.result.observer_changes = call_observers(tr, view.code, news)
+    effects.result.observer_changes = call_observers(tr, view, effects, news)
     effects.result.observer_bytes = tr.get_approximate_size().wait() - before
 
 
@@ -175,20 +175,27 @@ def changes_by_observer(
     return news
 
 
-def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> int:
+def call_observers(tr: Transaction, view: View, effects: Effects, news: Mapping[int, list[Change]]) -> int:
     """Call every observer, in order, with its changes; returns the number of changes.
 
+    An observer of the application gets copies of lists, sets and dicts: what it does to them must not reach the others.
     Raises `ReportFailed` if an observer raises, but passes the store's `FDBError` on, and of a built-in observer
     `FeedNotConfigured` and `QueueNotConfigured`: no key is at fault if what the observer writes to was deleted.
     """
     reported = 0
-    for observer, function in zip(code.config.observers, code.observers, strict=True):
+    is_mutable = view.config.value.is_mutable
+    for observer, function in zip(view.code.config.observers, view.code.observers, strict=True):
         changes = news.get(observer.generation)
         if not changes:
             continue
         reported += len(changes)
         what, named = f"observer {observer.name!r}", f"observer {observer.named}"
-        _call(tr, function, changes, what, named, is_built_in=observer.is_built_in)
+        if observer.is_built_in:
+            _call(tr, function, changes, what, named)
+            continue
+        if is_mutable:
+            changes = [replace(each, old=deepcopy(each.old), new=deepcopy(each.new)) for each in changes]
+        _call(tr, function, changes, what, named, effects.written_state(view))
     return reported
 
 
@@ -197,7 +204,8 @@ def report_decisions(tr: Transaction, view: View, effects: Effects) -> None:
     decider = view.code.decider
     if decider is not None and decider.observer is not None:
         what = f"the observer of decider {decider.name!r}"
-        _call(tr, decider.observer, effects.decisions, what, f"observer of {decider.name}@{decider.version}")
+        named = f"observer of {decider.name}@{decider.version}"
+        _call(tr, decider.observer, effects.decisions, what, named, effects.written_state(view))
 
 
 def _call(
@@ -206,15 +214,21 @@ def _call(
     reported: list[Any],
     what: str,
     code: str,
-    *,
-    is_built_in: bool = False,
+    written: Mapping[bytes, bytes | None] | None = None,
 ) -> None:
-    """Call the function of an observer; `what` and `code` name it in a failure."""
+    """Call the function of an observer; `what` and `code` name it in a failure.
+
+    Args:
+        written: a write of the pass, which a `reset` of its transaction would drop; None for a built-in observer.
+    """
     try:
         with admitted():  # a full queue must not refuse an observer's add: that would block this queue
             function(tr, reported)
+        for key, value in (written or {}).items():
+            if tr.snapshot.get(key).value != value:
+                raise RuntimeError("it has reset the transaction, by `reset` or by `on_error`: raise instead")
     except BaseException as error:
-        is_deleted = is_built_in and isinstance(error, FeedNotConfigured | QueueNotConfigured)
+        is_deleted = written is None and isinstance(error, FeedNotConfigured | QueueNotConfigured)
         if error_code(error) is not None or not is_failure(error) or is_deleted:
             raise
         raise ReportFailed(KeyFailure.of(error, code, text=f"{what}: {describe(error)}")) from error

@@ -118,6 +118,33 @@ def test_a_key_that_has_failed_costs_the_others_no_further_retries(db: Any, name
     assert work() <= 4
 
 
+def begin_again(tr: Any) -> None:
+    tr.on_error(error_class(tr)(1020)).wait()
+
+
+@pytest.mark.parametrize("resets", [lambda tr: tr.reset(), begin_again], ids=["reset", "on_error"])
+def test_an_observer_that_resets_the_transaction_fails_for_its_key(db: Any, name: str, resets: Any) -> None:
+    """Else what the pass has written would be gone, and what later observers write would be committed."""
+    app, later = cq.App(), f"{name}-later".encode()
+
+    def careless(tr: Any, changes: list[cq.Change]) -> None:
+        if any(change.key == "bad" for change in changes):
+            resets(tr)
+
+    def count(tr: Any, changes: list[cq.Change]) -> None:
+        tr.add(later, len(changes).to_bytes(8, "little"))
+
+    app.queue(name, observers=[careless, count])
+    app.configure(db, name, buckets=1)
+    add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(5)}})
+    combine_all(db, name, app)
+
+    assert keys_aside(db, name) == {"bad"}
+    assert "it has reset the transaction" in aside(db, name)[0].error
+    assert len(values(db, name)) == 5
+    assert transact(db, lambda tr: tr.get(later).value) == (5).to_bytes(8, "little")
+
+
 def test_retryable_errors_of_an_observer_are_retried(db: Any, name: str) -> None:
     failures = [1020, 1007, 1021]
 

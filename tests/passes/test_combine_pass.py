@@ -435,13 +435,14 @@ def test_what_an_observer_does_to_its_changes_stays_with_it(db: Any, name: str) 
             assert change.new is not None
             change.new.clear()
 
-    app = app_with(db, name, observer, value=set, combiner="union", buckets=1)
+    seen = Seen()
+    app = app_with(db, name, observer, seen.observer, value=set, combiner="union", buckets=1)
     bucket = buckets_of(db, name, app)[0]
     for number in range(4):
         add(db, name, {"a": {number}})
         bucket.combine()
 
-    assert values(db, name) == {"a": {0, 1, 2, 3}}
+    assert values(db, name) == seen.values == {"a": {0, 1, 2, 3}}
 
 
 def test_values_that_only_python_calls_equal_are_told_apart(db: Any, name: str) -> None:
