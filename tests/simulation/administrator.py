@@ -11,7 +11,9 @@ import sqlalchemy as sa
 
 import cq
 from cq import admin
+from cq.admin.purging import purging_buckets
 from cq.config.queue import read_config
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
 from cq.queue.operation_ids import Trim
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 REMEMBER_SECONDS: Final = 1.0
 """How long operation ids are remembered where they are short-lived."""
+UNREADABLE: Final = b"\xff"
+"""What stands in place of a value."""
 SLOW_SECONDS: Final = 0.1
 """How long a call of a slow process takes, about."""
 
@@ -54,6 +58,7 @@ class Administrator:
             "repair": self._repair,
             "damage": self._damage,
             "drains": lambda name: self.world.drains.start(),
+            "unreadable": self._spoil,
         }
         self.kinds = [what for what in self.doing if what in world.plan]
 
@@ -96,6 +101,8 @@ class Administrator:
         admin.rebucket(self.db, name, self.world.hub.rng.randint(1, 6))
 
     def _purge(self, name: str) -> None:
+        if any(name == queue for queue, _ in self.world.spoiled.values()):
+            return  # it would leave an unreadable value
         self.db.shape_note = Shaped(name, purged=True)
         admin.purge(self.db, name)
 
@@ -170,6 +177,21 @@ class Administrator:
             pass
         world.damaged.discard(name)
 
+    def _spoil(self, name: str) -> None:
+        """Make a value unreadable, and restore it after a while."""
+        world = self.world
+        tr = world.inner.create_transaction()
+        rows = [row for row in tr.get_range(*QueueKeys(name).values()).to_list() if row.value != UNREADABLE]
+        if not rows or purging_buckets(world.inner, name):
+            return
+        row = world.hub.rng.choice(rows)
+        world.spoiled[row.key] = name, row.value
+        world.models[name].touched.add(codec.decode(QueueKeys(name).encoded_key(row.key)))
+        tr.set(row.key, UNREADABLE)
+        tr.commit().wait()
+        world.hub.wait(world.hub.rng.expovariate(1 / 3.0))
+        restore(world, row.key)
+
     def _repair(self, name: str) -> None:
         """Repair a queue in use that nothing is wrong with: this finds nothing and changes nothing."""
         world = self.world
@@ -178,6 +200,15 @@ class Administrator:
         found = [each for each in check.run() if not each.kind.startswith("link-table")]
         if "damage" not in world.plan and found and not touched and not world.models[name].touched:
             raise Violation(f"a repair finds in {name}: {[f'{each.kind}: {each.what}' for each in found]}")
+
+
+def restore(world: World, key: bytes) -> None:
+    """Restore a value that is still unreadable: no pass has written it from its cache, and its queue is the same."""
+    value = world.spoiled.pop(key)[1]
+    tr = world.inner.create_transaction()
+    if tr.get(key).value == UNREADABLE:
+        tr.set(key, value)
+        tr.commit().wait()
 
 
 class Trimmer:

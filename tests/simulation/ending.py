@@ -26,6 +26,7 @@ from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification
 from cq.queue.set_aside import read_aside, retry_missed
 from cq.store.transact import transact
+from tests.simulation.administrator import restore
 from tests.simulation.application import FEED, LENGTHS, SUMS, TABLE, TEXTS, TOP, app
 from tests.simulation.drill import Drill
 from tests.simulation.model import Violation
@@ -44,6 +45,8 @@ def settle(world: World) -> None:
     for name in sorted(world.damaged):  # the operator has died before the repair
         for _ in verification(world.inner, name, app=app(world, world.extra), repair=True, wait=0).run():
             pass
+    for key in list(world.spoiled):  # here, too
+        restore(world, key)
     for name in world.models:
         admin.resume(world.db(process), name)
         admin.limit(world.db(process), name)

@@ -250,3 +250,12 @@ def keeps_queues_full(reason: Any, flags: Any, waiting: Any, *, is_full: bool) -
 @queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=9)
 def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""
+
+
+@queues.replaces("cq.passes.reporting._note_missed", also={"unreadable", "rebuild", "observers"})
+def forgets_reports_of_unreadable_values(
+    note: Callable[..., object], effects: Any, missed: Any, encoded: bytes, failure: Any
+) -> None:
+    """A new observer does not get a value later that could not be read in its turn."""
+    if not failure.error.startswith("CorruptData"):
+        note(effects, missed, encoded, failure)

@@ -76,6 +76,7 @@ NEWEST: Final = (
     "drill",  # at the end, without faults: a pause, a full queue, and a lost notification
     "write only",  # adds at the version of the latest commit of their process
     "single adds",  # calls of `add_now` by the threads of a process
+    "unreadable",  # a value cannot be read, until the operator restores it
 )
 """Operations of the queues that are drawn after all others, and very seldom."""
 QUEUES: Final = "queues"
@@ -186,6 +187,7 @@ MAY_SET_ASIDE: Final = frozenset(
         "observers refuse keys",
         "large",
         "timeouts",
+        "unreadable",
     }
 )
 """What may set keys aside."""

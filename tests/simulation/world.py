@@ -49,6 +49,7 @@ class World(Scenario):
         versions: how many versions of it operators have made.
         drill: that of the end, once it has begun.
         damaged: the queues with damage that is not repaired yet.
+        spoiled: {key in the store: queue and former value} of values that were made unreadable.
     """
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
@@ -80,6 +81,7 @@ class World(Scenario):
         self.readers, self.top_watcher = Readers(self), Watcher(self)
         self.versions = 0
         self.damaged: set[str] = set()
+        self.spoiled: dict[bytes, tuple[str, bytes]] = {}
         self.drill: Drill | None = None
         self.loaders = Loaders(self)
 
