@@ -25,6 +25,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import EmitterClosed, TooLarge
+from cq.failure import is_failure
 from cq.plain_text import describe
 from cq.queue.checks import AddCheck
 from cq.queue.packing import split_pairs
@@ -95,8 +96,11 @@ class Intake:
             value = self.combiner.combine(key, [each.update for each in increments])
             if self.adds.check(key, value).size <= sum(each.size for each in increments):
                 return [(key, value)]
-        except Exception:  # noqa: BLE001, S110 - a worker combines increments that cannot be merged, or sets them aside
-            pass
+        except (
+            BaseException
+        ) as error:  # a worker combines increments that cannot be merged, or sets them aside
+            if not is_failure(error):
+                raise
         middle = len(increments) // 2
         return self.merged(increments[:middle]) + self.merged(increments[middle:])
 

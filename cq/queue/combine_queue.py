@@ -12,6 +12,7 @@ from cq.config.queue import Named, QueueConfig, read_config, refuse_while_rebuck
 from cq.durations import Span
 from cq.encoding import codec
 from cq.errors import CodeMismatch, InvalidData
+from cq.failure import is_failure
 from cq.keys import QueueKeys
 from cq.queue.adds import config_for_adds, times_now, write_updates
 from cq.queue.answers import wait_for_answer, withdraw
@@ -456,7 +457,9 @@ class CombineQueue(Generic[K, V]):
         try:
             value: V = combiner.combine(key, values)
             return None if combiner.is_empty(value) else value
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             raise InvalidData(
                 f"key {codec.brief(key)}: its queued updates cannot be combined, and workers will set them aside: "
                 f"{codec.shown(error)}"

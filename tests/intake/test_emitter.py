@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -37,7 +38,7 @@ from tests.kit.faults import (
 from tests.kit.held_calls import until
 from tests.kit.observing import app_with
 from tests.kit.processes import run_program
-from tests.kit.queues import combine_all, get, stored, values
+from tests.kit.queues import aside, combine_all, get, stored, values
 from tests.kit.sized import MOST
 from tests.kit.workers import SECONDS
 
@@ -75,6 +76,31 @@ def queue(db: Any, name: str) -> Gate:
 
 
 # What it counts
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_whatever_a_combiner_raises_a_worker_gets_the_updates(
+    db: Any, name: str, kind: type[BaseException]
+) -> None:
+    def combine(key: str, values: Any) -> int:
+        if key == "bad":
+            raise kind
+        return sum(values)
+
+    summed = cq.Combiner("summed", 1, combine)
+    app = app_with(db, name, combiner=summed, value=int)
+    queue = cq.CombineQueue[str, int](name, combiner=summed)
+    with cq.Emitter(queue, db) as emitter:
+        for key in ("bad", "good", "bad"):
+            emitter.emit(key)
+
+    if kind in (ValueError, SystemExit):  # the others end a call of the main thread
+        with pytest.raises(cq.InvalidData, match="workers will set them aside"):
+            cq.transact(db, lambda tr: queue.get(tr, "bad", pending=True))
+    with ThreadPoolExecutor(1) as worker:
+        worker.submit(combine_all, db, name, app).result()
+    assert values(db, name) == {"good": 1}
+    assert [each.updates for each in aside(db, name)] == [[1, 1]]
 
 
 class Ending:
