@@ -76,13 +76,13 @@ def overwrites_rows() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=28)
+@queues.patches(seed=33)
 def does_not_read_the_lock() -> Any:
     """Two passes over one bucket do not conflict."""
     return reads_without_conflict(lambda key: key[:5] == b"cq/q/" and b"/b\0" in key)
 
 
-@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=241)
+@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=254)
 def clears_notifications_blindly(_: Any, self: Any, view: Any) -> None:
     """A pass takes a notification away that has come since it has read."""
     self.clear(view.keys.notification(view.config.generation, view.number))
@@ -99,7 +99,7 @@ def counts_operations_twice(_: Any, snapshot: Any, keys: Any, rows: Any) -> Any:
     return rows
 
 
-@queues.patches(seed=32)
+@queues.patches(seed=35)
 @contextmanager
 def believes_its_memory() -> Iterator[None]:
     """A worker uses the values that it remembers though somebody else has passed."""
@@ -126,7 +126,7 @@ def reports_unfinished_buckets() -> Any:
     return patch.object(View, "at_end", True)
 
 
-@queues.replaces("cq.passes.combine_pass.is_blocked", seed=225)
+@queues.replaces("cq.passes.combine_pass.is_blocked", seed=252)
 def does_not_wait_for_the_former_shape(*_: Any) -> bool:
     """A pass takes updates though older ones wait under the shape before."""
     return False
@@ -138,7 +138,7 @@ def adds_under_old_shapes(_: Any, tr: Any, name: str) -> Any:
     return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
 
 
-@queues.patches(seed=1, only={"rebucket", "calls are late", "write only"})
+@queues.patches(seed=2, only={"rebucket", "calls are late", "write only"})
 def chains_without_a_conflict() -> Any:
     """A write-only transaction adds no conflict on the configuration."""
     return patch.object(WriteOnly, "add_read_conflict_key", lambda self, key: None, create=True)
@@ -168,7 +168,7 @@ def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, versio
         self._present.keep(before.metadata)
 
 
-@queues.replaces("cq.config.queue.ConfigCache.get", seed=29)
+@queues.replaces("cq.config.queue.ConfigCache.get", seed=30)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
     if isinstance(tr, SimTransaction):
@@ -176,7 +176,7 @@ def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any
     return get(self, tr, name)
 
 
-@queues.replaces("cq.passes.view.read_config", seed=28)
+@queues.replaces("cq.passes.view.read_config", seed=29)
 def runs_other_code(*_: Any) -> Any:
     """A pass does not look whether its configuration is the one stored."""
 
@@ -192,13 +192,13 @@ def runs_other_code(*_: Any) -> Any:
     return Anything()
 
 
-@queues.replaces("cq.passes.view.backfill_positions", seed=23)
+@queues.replaces("cq.passes.view.backfill_positions", seed=25)
 def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, state: Any) -> Any:
     """An observer that is new is told of changes only."""
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=204)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=205)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -206,7 +206,7 @@ def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) ->
 
 @queues.replaces(
     "cq.queue.missed_reports.MissedReports.note",
-    seed=72,
+    seed=73,
     also={"observers", "observers refuse keys", "purge"},
 )
 def forgets_what_observers_missed(*_: Any) -> None:
@@ -215,7 +215,7 @@ def forgets_what_observers_missed(*_: Any) -> None:
 
 @queues.replaces(
     "cq.queue.missed_reports.may_have_missed",
-    seed=36,
+    seed=54,
     only={"observers", "observers refuse keys", "purge", "rebucket"},
 )
 def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
@@ -264,7 +264,7 @@ def leaves_old_scores(move: Any, self: Any, change: Any) -> Any:
     return found and (found[0], None, *found[2:])
 
 
-@queues.patches(seed=36)
+@queues.patches(seed=39)
 @contextmanager
 def never_misses_the_dead() -> Iterator[None]:
     """A worker that is gone keeps its tasks."""
@@ -276,7 +276,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=1032)
+@queues.patches(seed=1039)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
@@ -291,7 +291,7 @@ def sleeps_for_ever() -> Iterator[None]:
         yield
 
 
-@queues.replaces("cq.intake.emitter.Emitter._add", seed=26)
+@queues.replaces("cq.intake.emitter.Emitter._add", seed=33)
 def flushes_without_looking(add: Any, self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
     """A flush whose answer gets lost is committed again."""
     flush.in_doubt = False

@@ -24,19 +24,19 @@ from tests.simulation.store import SimTransaction
 queues = Canaries("queues")
 
 
-@queues.replaces("cq.observers.links.lease.Lease.take", seed=33, only={"feed", "come and go"})
+@queues.replaces("cq.observers.links.lease.Lease.take", seed=45, only={"feed", "come and go"})
 def sends_a_bucket_without_a_lease(*_: Any) -> bool:
     """A new owner of a bucket does not wait for the last call of the former one."""
     return True
 
 
-@queues.replaces("cq.observers.links.lease.Lease._is_alive", seed=33, only={"feed", "come and go"})
+@queues.replaces("cq.observers.links.lease.Lease._is_alive", seed=48, only={"feed", "come and go"})
 def takes_leases_of_live_workers(*_: Any) -> bool:
     """A worker takes every holder of a lease for dead."""
     return False
 
 
-@queues.replaces("cq.passes.combine_pass.is_blocked", seed=225, also={"rebucket"})
+@queues.replaces("cq.passes.combine_pass.is_blocked", seed=252, also={"rebucket"})
 def ignores_staged_updates_of_the_former_shape(
     _: Any, snapshot: Any, config: QueueConfig, bucket: int
 ) -> bool:
@@ -51,7 +51,7 @@ def ignores_staged_updates_of_the_former_shape(
 
 @queues.replaces(
     "cq.observers.telemetry.history.transact_chained",
-    seed=136,
+    seed=274,
     only={"unknown commits", "come and go", "drains"},
 )
 def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=383, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=388, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -77,7 +77,7 @@ def goes_on_after_a_set_back(*_: Any) -> bytes:
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._read_horizon",
-    seed=4,
+    seed=6,
     also={"once", "short-lived ids", "unknown commits"},
 )
 def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
@@ -99,7 +99,7 @@ def adds_lines_whatever_the_position(add_lines: Any, *given: Any) -> Any:
         return add_lines(*given)
 
 
-@queues.replaces("cq.intake.logs.add_lines", seed=1003, also={"files", "deaths", "unknown commits"})
+@queues.replaces("cq.intake.logs.add_lines", seed=1005, also={"files", "deaths", "unknown commits"})
 def adds_lines_of_logs_whatever_the_position(add_lines: Any, *given: Any) -> Any:
     """A log is added from the position that the follower remembers."""
     *_, stored = given
@@ -161,14 +161,14 @@ class _Uncleared(Passing):
 
 
 @queues.replaces(
-    "cq.queue.set_aside.transact", seed=26, only={"retry aside", "too large", "observers raise", "purge"}
+    "cq.queue.set_aside.transact", seed=34, only={"retry aside", "too large", "observers raise", "purge"}
 )
 def retries_without_clearing(_: Any, db: Any, step: Callable[[Any], Any]) -> Any:
     """Updates that were set aside are added again, and stay set aside."""
     return transact(db, lambda tr: step(_Uncleared(tr)))
 
 
-@queues.replaces("cq.admin.audit._include", seed=81, only={"audit", "unknown commits", "deaths"})
+@queues.replaces("cq.admin.audit._include", seed=104, only={"audit", "unknown commits", "deaths"})
 def includes_updates_twice(_: Any, tr: Any, name: str, audit: Any, bucket: int, excess: int) -> None:
     """An audit includes a bucket though another process has included it."""
     keys = AuditKeys(name)
@@ -192,7 +192,7 @@ def reads_updates_of_the_shape_now(read: Any, snapshot: Any, shape: Any, wanted:
     "cq.queue.limits.read_config",
     "cq.admin.purging.read_config",
     "cq.admin.rebucketing.read_config",
-    seed=53,
+    seed=72,
     only={"two operators", "rebucket", "purge", "calls are late"},
 )
 def changes_configurations_by_snapshot(_: Any, tr: Any, name: str) -> Any:
@@ -215,7 +215,7 @@ class _Unconflicted(Passing):
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._forget",
-    seed=193,
+    seed=197,
     only={"once", "short-lived ids", "late tries", "come and go", "watches are late"},
 )
 def forgets_ids_without_a_conflict(

@@ -130,7 +130,7 @@ def feeds_nothing_set_aside(feed: Any, effects: Effects, view: View) -> None:
     feed(effects, _taking(view, rows))
 
 
-@rollups.replaces("cq.queue.set_aside.write_updates", seed=3)
+@rollups.replaces("cq.queue.set_aside.write_updates", seed=43)
 def feeds_again_at_a_retry(write: Any, tr: Any, config: Any, updates: Any) -> None:
     """What was set aside has a time when it is added again."""
     write(tr, config, updates, times=[milliseconds(None)] if config.is_timed else ())
