@@ -320,6 +320,8 @@ def _change(
     """Store the new configurations of a queue and its levels."""
     levels, removed = levels_after(tr, before, after), removed_levels(tr, before, after)
     wanted.begin_observers(tr, before, after)  # after all reads of configurations: it may change some
+    if before is not None:
+        _refuse_own_changes(tr, before)
     for level in removed:
         clear_queue(tr, level)
     for stored_level, level in levels:
@@ -327,6 +329,16 @@ def _change(
         if stored_level is None:
             copy_flags(tr, after.name, level.name)
     _store(tr, before, after)
+
+
+def _refuse_own_changes(tr: Transaction, before: QueueConfig) -> None:
+    """Raise `InvalidConfiguration` if `clear` of an observer has changed the configuration that is to be replaced."""
+    stored = tr.get(QueueKeys(before.name).config).value
+    if stored is None or QueueConfig.from_bytes(before.name, stored) != before:
+        raise InvalidConfiguration(
+            f"`clear` of an observer of queue {before.name!r} has changed this queue, such as by a purge: it must "
+            "clear only what the observer has written"
+        )
 
 
 def repeated_reports(db: Database, name: str, wanted: RequestedSettings) -> RepeatedReports | None:

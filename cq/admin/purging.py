@@ -1,10 +1,11 @@
 """Deletion of a queue's content by its passes (`purge`), and of the queue itself (`delete`).
 
 A purge writes a mark into the configuration, and its commit's versionstamp into a key; it also drops updates set aside.
-The first pass over a bucket that finds the mark drops queued updates up to that versionstamp, and staged updates. These
-cannot include updates of a later transaction: a pass that could have folded those would have found the mark, too. Then
-passes delete the values in hash order, a piece at a time, and report each deletion to the observers. Only after that
-do they combine updates of later transactions.
+The first pass over a bucket that finds the mark drops queued updates before that versionstamp, and staged updates.
+These cannot include updates of the same transaction or a later one: a pass that could have folded those would have
+found the mark, too. Then passes delete the values in hash order, a piece at a time, and report each deletion to the
+observers. Only after that do they combine updates of the purge's transaction, which it has added later, and of later
+ones.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from cq.admin.backfill import read_states
 from cq.admin.levels import with_levels
 from cq.config.parts import Purges
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
-from cq.errors import NotNow, QueueNotConfigured
+from cq.errors import InvalidConfiguration, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.top import CloudKeys
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
+from cq.queue.pending import has_added
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact_removal, transactional
 
@@ -32,7 +34,8 @@ def purge(db: Database | Transaction, name: str) -> QueueConfig:
     Its levels are purged in the same transaction. Passes report every deletion to observers, so a top and an exported
     table follow. Raises `QueueNotConfigured`, `NotNow` while the queue is being rebucketed, and `InvalidConfiguration`
     for a level. With a transaction in place of the database, the purge is part of it, and drops what is committed
-    before it.
+    before it: updates that the transaction adds afterwards count. It raises `InvalidConfiguration` if the transaction
+    has added to the queue before.
     """
     return _purge(db, name)
 
@@ -48,6 +51,10 @@ def _purge(tr: Transaction, name: str) -> QueueConfig:
 def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     """Mark one queue; returns its new configuration."""
     refuse_while_rebucketing(current)
+    if has_added(tr.snapshot, current.name):
+        raise InvalidConfiguration(
+            f"the transaction has added to queue {current.name!r} before the purge: purge first, and then add"
+        )
     changed = replace(current, purges=Purges(current.purges.latest + 1, current.generation))
     if current.audit is not None:
         # A new audit is whole: all that remains after the purge was added under it.

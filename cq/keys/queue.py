@@ -240,10 +240,10 @@ class QueueKeys:
         """The versionstamp in a row's key."""
         return key[-VERSIONSTAMP_BYTES - _COUNTER.size : -_COUNTER.size]
 
-    def rows_until(self, generation: int, bucket: int, versionstamp: bytes) -> tuple[bytes, bytes]:
-        """The range of a bucket's rows of transactions up to and including this versionstamp."""
+    def rows_before(self, generation: int, bucket: int, versionstamp: bytes) -> tuple[bytes, bytes]:
+        """The range of a bucket's rows of transactions before this versionstamp."""
         prefix = self.all_rows + _BUCKET.pack(generation, bucket)
-        return prefix, prefix_end(prefix + versionstamp)
+        return prefix, prefix + versionstamp
 
     def notification(self, generation: int, bucket: int) -> bytes:
         """The key of the notification of a bucket, which exists while the bucket has work."""

@@ -46,7 +46,7 @@ def purge(view: View, reader: ViewReader) -> Effects:
         cursor, since = b"", drop_queued(effects, view, reader.read_purge())
     share = view.share(plan.limits.load_bytes)
     values, reached = reader.read_values(cursor, max(1, plan.max_report), share)
-    later = {encoded for row in view.rows if row.versionstamp > since for encoded, _ in row.updates}
+    later = {encoded for row in view.rows if row.versionstamp >= since for encoded, _ in row.updates}
     unreported: Unreported = {}
     for encoded, stored in values:
         try:
@@ -68,12 +68,15 @@ def purge(view: View, reader: ViewReader) -> Effects:
 
 
 def drop_queued(effects: Effects, view: View, versionstamp: bytes | None) -> bytes:
-    """Clear the rows queued before the purge, and the staged updates of the bucket; returns the versionstamp."""
+    """Clear the rows queued before the purge, and the staged updates of the bucket; returns the versionstamp.
+
+    Rows of the transaction of the purge stay: they were added after it, see `cq.admin.purging.purge`.
+    """
     config = view.config
     if versionstamp is not None and len(versionstamp) != VERSIONSTAMP_BYTES:
         raise CorruptData(f"the mark of a purge is not one that cq wrote: {versionstamp[:40]!r}")
     if versionstamp is not None:
-        effects.clear_range(*view.keys.rows_until(config.generation, view.number, versionstamp))
+        effects.clear_range(*view.keys.rows_before(config.generation, view.number, versionstamp))
     effects.clear_range(*view.keys.all_staged.of_bucket(config.buckets, view.number))
     return versionstamp or b""
 

@@ -131,6 +131,15 @@ def _refuse_after_adds(
             raise _unreadable(name)
 
 
+def has_added(snapshot: TransactionRead, name: str) -> bool:
+    """Whether the present try of the transaction has added to a queue; the transaction can still commit."""
+    queue = QueueKeys(name)
+    buckets = _recorded_buckets(snapshot, queue)
+    return any(
+        makes_unreadable(snapshot, queue.notification(*each), queue.after_rows(*each)) for each in buckets
+    )
+
+
 def _recorded_buckets(snapshot: TransactionRead, queue: QueueKeys) -> list[tuple[int, int]]:
     """Generation and number of the buckets to which the transaction has added, perhaps in an earlier try."""
     begin, end = queue.notifications()
