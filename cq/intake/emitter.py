@@ -34,7 +34,7 @@ from cq.errors import (
     InvalidConfiguration,
     TooLarge,
 )
-from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake
+from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake, committed_here
 from cq.queue.adds import config_for_adds
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, combiner_of_updates
@@ -146,7 +146,7 @@ class Emitter(Generic[K, V]):
                 flush.sums[key] += update
             else:
                 size = intake.plain_size(key)
-                if (flush := flush or buffer.flush_for(1, size)) is None:
+                if buffer.refusal or (flush := flush or buffer.flush_for(1, size)) is None:
                     return False
                 flush.sums[key] = update
                 flush.grow(size)
@@ -200,8 +200,10 @@ class Emitter(Generic[K, V]):
         """
         self._buffer.close(f"the emitter of queue {self.queue.name!r} is closed: make another one")
         self._closing.set()
-        last = self._buffer.seal()
-        is_done = last is None or last.done.wait(self.timeout)
+        until, is_done = runtime.monotonic() + self.timeout, True
+        # Repeatedly: a flush may make room for increments of finalizers.
+        while is_done and (last := self._buffer.seal()) is not None:
+            is_done = last.done.wait(max(0.0, until - runtime.monotonic()))
         self._take_back()  # not before: ^C may end the wait, and then the exit of the process begins it again
         if not is_done:
             reason = TimeoutError(self._buffer.latest_failure or f"not done within {self.timeout:g} s")
@@ -251,6 +253,7 @@ class Emitter(Generic[K, V]):
 
     def _run(self) -> None:
         buffer = self._buffer
+        committed_here.set(buffer)
         while True:
             flush, seconds = buffer.next_flush()
             if flush is not None:

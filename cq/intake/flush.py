@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
 from threading import RLock
@@ -184,6 +185,8 @@ class Flush:
         self.finished.set_result(None)
 
 
+committed_here: Final = ContextVar["EmitterBuffer | None"]("committed_here", default=None)
+"""The buffer whose flushes the calling thread commits."""
 MAX_FLUSHES: Final = 16
 """Maximum number of flushes: it bounds the memory of large updates, which `at_most` does not."""
 
@@ -262,13 +265,19 @@ class EmitterBuffer:
             self._later.append(increments)
             return None
         with self.lock:
+            if self.refusal:
+                raise EmitterClosed(self.refusal)
             self._take_later()
-            return self._put(increments)
+            full = self._put(increments)
+            if (
+                full is not None and committed_here.get() is self
+            ):  # a finalizer in the thread that makes the room
+                self._later.append(increments)
+                return None
+            return full
 
     def _put(self, increments: list[Increment]) -> Flush | None:
-        """As `take`. Needs the lock."""
-        if self.refusal:
-            raise EmitterClosed(self.refusal)
+        """Put increments into a flush; without room, returns the flush to wait for. Needs the lock."""
         flush = self.flush_for(len(increments), sum(each.size for each in increments))
         if flush is None:
             self._totals["waits"] += 1
@@ -290,9 +299,12 @@ class EmitterBuffer:
             self._later.popleft()
 
     def flush_for(self, count: int, size: int) -> Flush | None:
-        """The open flush if `count` increments of `size` bytes fit, else a new one; None if full. Needs the lock."""
+        """The open flush if `count` increments of `size` bytes fit, else a new one; None if full. Needs the lock.
+
+        The caller looks for a refusal before.
+        """
         held = sum(flush.count for flush in self._flushes)
-        if self.refusal or (self._flushes and held + count > self._at_most):
+        if self._flushes and held + count > self._at_most:
             self.seal_open()
             return None
         if self.open is not None and self.open.has_room(size):
@@ -331,8 +343,6 @@ class EmitterBuffer:
     def close(self, reason: str) -> None:
         """Refuse increments from now on."""
         with self.lock:
-            if not self.refusal:
-                self._take_later()
             self.refusal = self.refusal or reason
             self.seal_open()
             self._wake()
@@ -355,15 +365,14 @@ class EmitterBuffer:
     @property
     def is_finished(self) -> bool:
         """Whether the buffer is closed and empty."""
-        return bool(self.refusal) and not self._flushes
+        return bool(self.refusal) and not self._flushes and not self._later
 
     def next_flush(self) -> tuple[Flush | None, float | None]:
         """The flush to commit now; else None, and the seconds to wait for `wake`, None for no limit."""
         with self.lock:
             if self.wake.is_set():
                 self.wake = runtime.latch()
-            if not self.refusal:
-                self._take_later()
+            self._take_later()
             first = self._flushes[0] if self._flushes else None
             if first is None:
                 return None, None
@@ -399,6 +408,8 @@ class EmitterBuffer:
         """Give up all unfinished flushes; returns them."""
         with self.lock:
             left = list(self._flushes)
+            self._totals["lost"] += sum(map(len, self._later))
+            self._later.clear()
             for flush in left:
                 flush.in_doubt |= flush.is_trying  # the try in progress may still commit
                 self._finish(flush, error)

@@ -139,6 +139,30 @@ def test_a_finalizer_may_emit_whatever_it_interrupts(db: Any, name: str) -> None
     assert sum(found.values()) == 3_000
 
 
+def test_the_thread_of_an_emitter_does_not_wait_for_room_that_it_makes_itself(db: Any, name: str) -> None:
+    """As a finalizer that runs in this thread; here the combiner emits."""
+    left = 10
+
+    def combine(key: str, values: Any) -> int:
+        nonlocal left
+        while left and threading.current_thread() is not threading.main_thread():
+            left -= 1
+            emitter.emit("inner")
+        return sum(values)
+
+    summed = cq.Combiner("summed", 1, combine)
+    app = app_with(db, name, combiner=summed, value=int)
+    emitter = cq.Emitter(cq.CombineQueue[str, int](name, combiner=summed), db, at_most=4, timeout=SECONDS)
+    begun = time.monotonic()
+    emitter.emit("outer")
+    emitter.emit("outer")
+    emitter.flush()
+    emitter.close()
+    assert time.monotonic() - begun < SECONDS / 2
+    combine_all(db, name, app)
+    assert values(db, name) == {"outer": 2, "inner": 10}
+
+
 def test_a_signal_handler_may_emit_whatever_it_interrupts(db: Any, name: str) -> None:
     emitter = cq.Emitter(cq.configure(db, name, key=str, value=int), db)
     handled = 0
