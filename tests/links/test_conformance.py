@@ -457,6 +457,14 @@ def test_a_rebase_of_an_unfinished_rebuild_deletes_no_values_that_the_target_los
     check(case)
 
 
+@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
+def test_a_link_that_does_not_leave_former_rows_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run of the simulation in a thousand has a target set back within a rebuild, and a rebase before its end."""
+    monkeypatch.setattr("cq.observers.links.sender.leave_former_rows", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_a_rebase_of_an_unfinished_rebuild_deletes_no_values_that_the_target_lost(case, is_noticed=True)
+
+
 # Several links
 
 

@@ -157,7 +157,7 @@ def chains_over_a_changed_configuration(get: Any, self: Any, tr: Any, name: str)
 
 @queues.replaces(
     "cq.store.version_chain.VersionChain.start",
-    seed=182,
+    seed=760,
     only={"rebucket", "calls are late", "write only"},
 )
 def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, version: int, until: float) -> None:

@@ -257,12 +257,3 @@ def _parsed(positions: Iterable[str]) -> list[Position]:
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True
-
-
-@links.replaces(
-    "cq.observers.links.sender.leave_former_rows",
-    seed=16,
-    only={"send again", "table set back", "targets are slow"},
-)
-def sweeps_values_that_a_target_lost(*_: Any) -> None:
-    """After a rebase of an unfinished rebuild, a table that was set back loses the rows that are not sent again."""
