@@ -168,7 +168,7 @@ def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, versio
         self._present.keep(before.metadata)
 
 
-@queues.replaces("cq.config.queue.ConfigCache.get", seed=30)
+@queues.replaces("cq.config.queue.ConfigCache.get", seed=34)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
     if isinstance(tr, SimTransaction):
@@ -215,7 +215,7 @@ def forgets_what_observers_missed(*_: Any) -> None:
 
 @queues.replaces(
     "cq.queue.missed_reports.may_have_missed",
-    seed=54,
+    seed=64,
     only={"observers", "observers refuse keys", "purge", "rebucket"},
 )
 def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
@@ -276,7 +276,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=1039)
+@queues.patches(seed=1044)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""

@@ -39,7 +39,7 @@ def expires_without_a_word(delete: Any, *given: Any) -> Any:
     return found
 
 
-@expiries.replaces("cq.expiry.index.ExpiryIndex.moves", seed=6)
+@expiries.replaces("cq.expiry.index.ExpiryIndex.moves", seed=8)
 def leaves_times_of_unchanged_values(moves: Any, self: Any, *columns: Any) -> list[IndexMove]:
     """An update that leaves the value as it is does not count."""
     _, _, places, before, after = columns

@@ -78,7 +78,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=93, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=128, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -168,13 +168,13 @@ def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=75, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=78, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=42, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=47, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -186,7 +186,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=396,
+    seed=454,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -224,7 +224,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=240, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=244, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -237,7 +237,7 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=184, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=214, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)

@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=388, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=431, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -123,7 +123,7 @@ def takes_a_truncated_log_for_the_one_before(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.admin.purging.write_config", seed=36, also={"delete"})
+@queues.replaces("cq.admin.purging.write_config", seed=39, also={"delete"})
 def deletes_without_a_word(*_: Any) -> None:
     """Adds and passes under way do not learn that their queue is deleted."""
 
@@ -168,7 +168,7 @@ def retries_without_clearing(_: Any, db: Any, step: Callable[[Any], Any]) -> Any
     return transact(db, lambda tr: step(_Uncleared(tr)))
 
 
-@queues.replaces("cq.admin.audit._include", seed=104, only={"audit", "unknown commits", "deaths"})
+@queues.replaces("cq.admin.audit._include", seed=106, only={"audit", "unknown commits", "deaths"})
 def includes_updates_twice(_: Any, tr: Any, name: str, audit: Any, bucket: int, excess: int) -> None:
     """An audit includes a bucket though another process has included it."""
     keys = AuditKeys(name)
@@ -247,7 +247,7 @@ def keeps_queues_full(reason: Any, flags: Any, waiting: Any, *, is_full: bool) -
     return "full" if is_full else reason(flags, waiting, is_full=False)
 
 
-@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=9)
+@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=11)
 def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""
 

@@ -168,7 +168,7 @@ def compares_levels_from_their_first_period_on() -> Any:
     return patch.object(levels, "runtime", SimpleNamespace(time=lambda: 0.0))
 
 
-@rollups.replaces("cq.admin.configure.removed_levels", seed=17, only={"levels", "other times"})
+@rollups.replaces("cq.admin.configure.removed_levels", seed=18, only={"levels", "other times"})
 def leaves_levels_that_are_removed(*_: Any) -> list[Any]:
     """A level that is added again has what it had before."""
     return []
@@ -187,7 +187,7 @@ def finishes_levels_before_their_queue(*_: Any) -> bool:
 
 
 @rollups.replaces(
-    "cq.admin.levels.refuse_while_rebucketing", seed=54, only={"version", "levels", "freezes", "rebucket"}
+    "cq.admin.levels.refuse_while_rebucketing", seed=71, only={"version", "levels", "freezes", "rebucket"}
 )
 def adds_levels_to_a_former_version(*_: Any) -> None:
     """A level is added while the version of the combiner changes."""
