@@ -243,7 +243,7 @@ def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, belo
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=188, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=63, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
