@@ -97,9 +97,8 @@ class Intake:
             value = self.combiner.combine(key, [each.update for each in increments])
             if self.adds.check(key, value).size <= sum(each.size for each in increments):
                 return [(key, value)]
-        except (
-            BaseException
-        ) as error:  # a worker combines increments that cannot be merged, or sets them aside
+        except BaseException as error:
+            # A worker combines increments that cannot be merged, or sets them aside.
             if not is_failure(error):
                 raise
         middle = len(increments) // 2
@@ -269,18 +268,19 @@ class EmitterBuffer:
                 raise EmitterClosed(self.refusal)
             self._take_later()
             full = self._put(increments)
-            if (
-                full is not None and committed_here.get() is self
-            ):  # a finalizer in the thread that makes the room
+            if full is None:
+                return None
+            if committed_here.get() is self:
+                # A finalizer in the thread that makes the room.
                 self._later.append(increments)
                 return None
+            self._totals["waits"] += 1
             return full
 
     def _put(self, increments: list[Increment]) -> Flush | None:
         """Put increments into a flush; without room, returns the flush to wait for. Needs the lock."""
         flush = self.flush_for(len(increments), sum(each.size for each in increments))
         if flush is None:
-            self._totals["waits"] += 1
             return self._flushes[0]
         for each in increments:
             flush.add(each)

@@ -9,7 +9,6 @@ it receives is the new value that it received before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -194,7 +193,8 @@ def call_observers(tr: Transaction, view: View, effects: Effects, news: Mapping[
             _call(tr, function, changes, what, named)
             continue
         if is_mutable:
-            changes = [replace(each, old=deepcopy(each.old), new=deepcopy(each.new)) for each in changes]
+            copy = codec.stored_copy
+            changes = [replace(each, old=copy(each.old), new=copy(each.new)) for each in changes]
         _call(tr, function, changes, what, named, effects.written_state(view))
     return reported
 

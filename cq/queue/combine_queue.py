@@ -293,6 +293,7 @@ class CombineQueue(Generic[K, V]):
             QueueNotConfigured, InvalidData: as for `add`.
             PendingUnreadable: with `pending`, after an add to the key's bucket in the same transaction.
             BacklogTooDeep: with `pending`, if more than 1 MB is queued in the bucket.
+            NotNow: with `pending`, until a purge of the bucket, or a change of the combiner's version, is complete.
             InvalidData: with `pending`, if the combiner fails, as it then will in a worker.
             CodeMismatch: with `pending`, if the queue has a combiner that this `CombineQueue` was not given.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -10,9 +10,10 @@ from cq import runtime
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
-from cq.errors import BacklogTooDeep, PendingUnreadable
+from cq.errors import BacklogTooDeep, NotNow, PendingUnreadable
 from cq.keys import QueueKeys
 from cq.keys.queue import bucket_in
+from cq.queue.bucket_state import BucketState, needs_purge
 from cq.queue.rows import Backlog, Row, Updates, by_key, drop_repeated_operations, notified, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, WANT_ALL, TransactionRead, error_code
 from cq.store.own_writes import hides_writes, makes_unreadable, recorded
@@ -28,8 +29,8 @@ def read_pending_updates(
 ) -> Updates:
     """The staged updates and then the queued ones, in commit order: of all keys, or at least of the wanted keys.
 
-    Raises `BacklogTooDeep` if more than 1 MB is queued in one of the buckets, or staged; and `PendingUnreadable` after
-    an add to one of the buckets in the same transaction.
+    Raises `BacklogTooDeep` if more than 1 MB is queued in one of the buckets, or staged; `PendingUnreadable` after an
+    add to one of the buckets in the same transaction; and `NotNow` if a purge of one of the buckets is not complete.
     """
     staged = _staged(snapshot, config, wanted)
     backlogs, rows = _queued(snapshot, config, wanted)
@@ -80,6 +81,7 @@ def _queued(
         else:
             shapes = [each for each in (config, config.under_former_shape()) if each is not None]
             buckets = {(each.generation, bucket_of(key, each.buckets)) for key in wanted for each in shapes}
+        _refuse_while_purging(snapshot, config, None if wanted is None else buckets)
         for each in sorted(buckets):
             _refuse_after_adds(snapshot, queue, name, each)
             backlog = read_rows(snapshot, queue.rows(*each), PENDING_BYTES)
@@ -88,6 +90,30 @@ def _queued(
             found.append(backlog)
         # Once for all buckets: on a cluster, each look-up takes a round trip.
         return found, drop_repeated_operations(snapshot, queue, [row for each in found for row in each.rows])
+
+
+def _refuse_while_purging(
+    snapshot: TransactionRead, config: QueueConfig, buckets: Collection[tuple[int, int]] | None
+) -> None:
+    """Raise `NotNow` if a purge of one of these buckets is not complete; None: of all buckets.
+
+    Values and rows that the purge has not deleted yet would count.
+    """
+    if config.purges.generation != config.generation:
+        return
+    queue = QueueKeys(config.name)
+    if buckets is None:
+        rows = snapshot.get_range(*queue.of_generation(config.generation).states, streaming_mode=WANT_ALL)
+        found = {row.key: row.value for row in rows}
+        buckets = config.all_buckets
+        stored = [found.get(queue.state(*each)) for each in buckets]
+    else:
+        futures = [snapshot.get(queue.state(*each)) for each in sorted(buckets)]
+        stored = [each.value for each in futures]
+    if any(needs_purge(config, BucketState.from_bytes(each)) for each in stored):
+        raise NotNow(
+            f"queue {config.name!r} is being purged: run workers, and try again later, or read without pending"
+        )
 
 
 @contextmanager

@@ -222,6 +222,7 @@ class Window(Generic[K, W]):
         Raises:
             BacklogTooDeep: more than 20,000 slices are due to leave, or more than 1 MB is queued in one bucket.
             PendingUnreadable: with `pending`, the same transaction has added to the queue.
+            NotNow: with `pending`, a purge is not complete.
             NotInStore: the queue has no window.
             QueueNotConfigured: there is no such queue; and the other errors of `CombineQueue.get`.
         """

@@ -9,12 +9,15 @@ import pytest
 import cq
 from cq.admin import purge
 from cq.admin.audit import audit_findings
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, NotNow
 from cq.intake.documents import Documents
+from cq.passes.combine_pass import Pass
+from cq.passes.plan import PassPlan
+from cq.queue.pending import read_pending_updates
 from cq.store.transact import transact
 from cq.windows import Window
 from tests.kit.observing import Seen
-from tests.kit.queues import add, combine_all, configured, values
+from tests.kit.queues import add, code_of, combine_all, configured, values
 
 
 def test_updates_that_a_transaction_adds_after_its_purge_count_once(db: Any, name: str) -> None:
@@ -96,3 +99,26 @@ def test_an_observer_that_clears_its_own_queue_is_refused(db: Any, name: str) ->
     add(db, name, {"a": 1})
     with pytest.raises(InvalidConfiguration, match="has changed this queue, such as by a purge"):
         configure(2)
+
+
+@pytest.mark.parametrize("combines", [False, True])
+def test_a_pending_read_waits_for_the_end_of_a_purge(db: Any, name: str, combines: bool) -> None:
+    """Values and updates that it deletes would count, also those of another key while it goes on."""
+    queue = cq.configure(db, name, buckets=1)
+    add(db, name, {f"k{number}": 5 for number in range(20)})
+    combine_all(db, name)
+    add(db, name, {"k0": 2})
+    purge(db, name)
+    add(db, name, {"k0": 1})
+    if combines:
+        code = code_of(db, name)
+        transact(db, lambda tr: Pass(tr, code, 0, PassPlan(max_report=3)).run())
+
+    for read in (
+        lambda tr: queue.get(tr, "k0", pending=True),
+        lambda tr: read_pending_updates(tr, code_of(db, name).config),
+    ):
+        with pytest.raises(NotNow, match="is being purged"):
+            transact(db, lambda tr: read(tr.snapshot))  # noqa: B023 - runs at once
+    combine_all(db, name)
+    assert transact(db, lambda tr: queue.get(tr, "k0", pending=True)) == 1
