@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import cq
 from cq.admin.audit import audit_findings
 from cq.admin.backfill import current_generation
-from cq.admin.purging import count_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.keys.missed import MissedKeys
 from cq.observers.top.ranking import Ranking
@@ -40,21 +39,19 @@ class Readers:
             model = self.world.models[self.rng.choice(list(self.world.models))]
             key = self.rng.choice(self.world.adders.keys)
             look = partial(self._look, self.world.db(process), model, key)
-            self.world.attempt(look, cq.errors.QueueNotConfigured, cq.errors.BacklogTooDeep)
+            refusals = cq.errors.QueueNotConfigured, cq.errors.BacklogTooDeep, cq.errors.NotNow
+            self.world.attempt(look, *refusals)
 
     def _look(self, db: Any, model: QueueModel, key: str) -> None:
         deletions = model.deletions
         version, value = transact(db, lambda tr: self._read(tr, model, key))
-        if version and model.deletions == deletions:
+        if model.deletions == deletions:
             self._compare(model, key, version, value)
 
     def _read(self, tr: Any, model: QueueModel, key: str) -> tuple[int, Any]:
-        """A read version and the value at it; version 0 during a purge, which deletes a value and its updates apart."""
-        config = read_config(tr.snapshot, model.name)
+        """A read version and the value at it; raises `NotNow` during a purge of the key's bucket."""
         queue = cq.CombineQueue(model.name, combiner=CONCATENATE if model.name == TEXTS else None)
         value = queue.get(tr if self.rng.random() < 0.5 else tr.snapshot, key, pending=True)
-        if count_purging(tr.snapshot, config):
-            return 0, None
         return tr.get_read_version().wait(), value
 
     def _compare(self, model: QueueModel, key: str, version: int, value: Any) -> None:
