@@ -342,27 +342,15 @@ def shared_adds(db: Database, queue: str, loop: object | None) -> SharedAdds:
 
 
 _in_call: Final = ContextVar("in_call", default=False)
-"""Whether the caller is within a call of `add_now` or `ask_now` already: it would wait for itself."""
+"""Whether the caller is within a call that may share a transaction already."""
 
 
 def add_now(db: Database, queue: str, call: AddCall) -> None:
     """Commit the updates of a call, alone or with other calls; raises the error of the call.
 
-    Raises `StoreError` in a finalizer or a signal handler that has interrupted another call of its thread.
+    Raises `StoreError` in a finalizer or a signal handler that has interrupted another call of its thread, for which it
+    would wait.
     """
-    if _in_call.get():
-        raise StoreError(
-            "a finalizer or a signal handler has interrupted another call of `add_now` or `ask_now` of its own thread, "
-            "which it would wait for: let it add by a `cq.Emitter`, or let another thread call"
-        )
-    within = _in_call.set(True)
-    try:
-        _add_now(db, queue, call)
-    finally:
-        _in_call.reset(within)
-
-
-def _add_now(db: Database, queue: str, call: AddCall) -> None:
     if runtime.is_interruptible():
         # ^C may end this call at any point, also where it would have to wake others: it commits its own updates only.
         group = AddGroup(queue, call)
@@ -372,6 +360,20 @@ def _add_now(db: Database, queue: str, call: AddCall) -> None:
         if call.error is not None:
             raise call.error
         return
+    if _in_call.get():
+        raise StoreError(
+            "a finalizer or a signal handler has interrupted another call of `add_now` or `ask_now` of its own thread, "
+            "which it would wait for: let it add by a `cq.Emitter`, or let another thread call"
+        )
+    within = _in_call.set(True)
+    try:
+        _share(db, queue, call)
+    finally:
+        _in_call.reset(within)
+
+
+def _share(db: Database, queue: str, call: AddCall) -> None:
+    """Commit the updates of a call, alone or with those of other threads or tasks."""
     shared = shared_adds(db, queue, runtime.event_loop())
     done = shared.join(call, runtime.own_latch)
     if done is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -38,6 +39,20 @@ def counter(db: Any, name: str) -> tuple[App, Any]:
     queue = app.queue(name, key=str, value=int, decider=cq.Decider("count", 1, count), buckets=1)
     app.configure(db, name)
     return app, queue
+
+
+def test_a_signal_handler_may_add_while_the_main_thread_waits_for_an_answer(db: Any, name: str) -> None:
+    _, asked = counter(db, name)
+    other = cq.configure(db, f"{name}-other")
+    former = signal.signal(signal.SIGALRM, lambda *_: other.add_now(db, {"signals": 1}))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(NoAnswer):
+            asked.ask_now(db, "a", 1, timeout=1.0)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    drain(db, f"{name}-other")
+    assert_values(db, f"{name}-other", {"signals": 1})
 
 
 def test_calls_that_share_a_transaction_share_a_wait(db: Any, name: str) -> None:
