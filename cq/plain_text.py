@@ -73,7 +73,7 @@ def describe(error: BaseException) -> str:
     """Type and message of an exception, `error`, in one printable line of limited length."""
     try:
         text = message_of(error)
-    except Exception as failure:  # noqa: BLE001 - a foreign __str__ may raise anything
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - a foreign __str__ may raise anything
         text = f"(its message raises {type(failure).__name__})"
     return printable(f"{type(error).__name__}: {text}")
 

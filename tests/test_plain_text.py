@@ -59,6 +59,15 @@ def test_the_text_of_a_cluster_s_error_is_no_bytes() -> None:
     assert message_of(ValueError("b'x'")) == "b'x'"
 
 
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_a_message_that_raises_is_named(kind: type[BaseException]) -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise kind
+
+    assert describe(Broken()) == f"Broken: (its message raises {kind.__name__})"
+
+
 @pytest.mark.parametrize(
     ("number", "shown"),
     [(0, "0 bytes"), (999_900_000, "999.9 MB"), (1_500_000_000, "1.5 GB"), (17_592_186_044_416, "17.6 TB")],

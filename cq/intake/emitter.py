@@ -156,7 +156,7 @@ class Emitter(Generic[K, V]):
         return True
 
     def emit_many(self, updates: Mapping[K, V] | Collection[tuple[K, V]]) -> None:
-        """Add updates like `emit`, all of them in one transaction.
+        """Add updates like `emit`, all of them in one transaction; if ^C ends the call, a part of them may be added.
 
         Args:
             updates: `{key: update}`, or pairs; at most `at_most` of them and about 500 kB at once, else `TooLarge`.

@@ -142,7 +142,8 @@ class Window(Generic[K, W]):
         Args:
             tr: a transaction of either store.
             updates: `{key: update}` or pairs, of the queue's types.
-            once: an operation id: of all transactions that add with it, only the first to commit counts.
+            once: an operation id: of all transactions that add with it, only the first to commit counts. A transaction
+                whose updates are all too late, or in the future, does not use the id up.
             at: time of the updates in seconds since 1970; by default now.
             now: the present in seconds since 1970; by default this machine's clock. Give it if several queues must
                 agree on it.
