@@ -217,6 +217,12 @@ class EmitterStatistics:
     latest_failure: str
 
 
+def _new_lock() -> tuple[Any, Callable[[], bool]]:
+    """A lock, and a function that returns whether the calling thread holds it, which conditions ask, too."""
+    lock: Any = RLock()
+    return lock, lock._is_owned
+
+
 class EmitterBuffer:
     """The flushes of one emitter.
 
@@ -236,7 +242,7 @@ class EmitterBuffer:
     """
 
     def __init__(self, intake: Intake, *, every: float, at_most: int) -> None:
-        self._renew_lock()
+        self.lock, self.is_held = _new_lock()
         self.open: Flush | None = None
         self.wake = runtime.latch()
         self.refusal = ""
@@ -249,10 +255,6 @@ class EmitterBuffer:
         self._numbers = count(1)
         totals = ("committed", "lost", "flushes", "keys", "failures", "waits")
         self._totals = dict.fromkeys(totals, 0)
-
-    def _renew_lock(self) -> None:
-        self.lock = RLock()
-        self.is_held: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]  # as a Condition asks it
 
     # For callers
 
@@ -426,7 +428,7 @@ class EmitterBuffer:
 
     def forget(self, reason: str) -> None:
         """Empty the buffer in a forked child: the parent's thread commits the flushes, and may hold the lock."""
-        self._renew_lock()
+        self.lock, self.is_held = _new_lock()
         self.open = None
         self._flushes.clear()
         self._later.clear()
