@@ -130,9 +130,11 @@ def test_a_stopped_link_waits_and_is_in_order_again_at_once(
         seen = overview(db, name)
         assert stuck(seen) == []
         assert remarks(seen) == []
-    # A batch that was under way while the positions were deleted may have failed.
-    assert [each for each in watched.urgent if each != "link_failed"] == ["link_stopped"]
-    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    # A batch that was under way while the positions were deleted may have failed, and one that was under way while they
+    # were restored may have stopped the link once more, for a moment.
+    stops = [each for each in watched.urgent if each != "link_failed"]
+    assert stops in (["link_stopped"], ["link_stopped"] * 2)
+    assert [record.levelname for record in caplog.records].count("ERROR") == len(stops)
 
 
 def test_an_outbox_waits_for_room_in_its_queue(
