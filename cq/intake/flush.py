@@ -260,24 +260,21 @@ class EmitterBuffer:
 
     def take(self, increments: list[Increment]) -> Flush | None:
         """Put increments into a flush; without room, returns the flush to wait for. Raises `EmitterClosed`."""
-        if self.is_held():
-            if self.refusal:
-                raise EmitterClosed(self.refusal)
-            self._later.append(increments)
-            return None
+        has_interrupted = self.is_held()
         with self.lock:
             if self.refusal:
                 raise EmitterClosed(self.refusal)
-            self._take_later()
-            full = self._put(increments)
-            if full is None:
-                return None
-            if committed_here.get() is self:
-                # A finalizer in the thread that makes the room.
-                self._later.append(increments)
-                return None
-            self._totals["waits"] += 1
-            return full
+            if not has_interrupted:
+                self._take_later()
+                full = self._put(increments)
+                if full is None:
+                    return None
+                if committed_here.get() is not self:
+                    self._totals["waits"] += 1
+                    return full
+            # The caller must not wait: it is in the way of the holder, or of the thread that makes room.
+            self._later.append(increments)
+            return None
 
     def _put(self, increments: list[Increment]) -> Flush | None:
         """Put increments into a flush; without room, returns the flush to wait for. Needs the lock."""

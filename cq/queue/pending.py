@@ -102,15 +102,9 @@ def _refuse_while_purging(
     if config.purges.generation != config.generation:
         return
     queue = QueueKeys(config.name)
-    if buckets is None:
-        rows = snapshot.get_range(*queue.of_generation(config.generation).states, streaming_mode=WANT_ALL)
-        found = {row.key: row.value for row in rows}
-        buckets = config.all_buckets
-        stored = [found.get(queue.state(*each)) for each in buckets]
-    else:
-        futures = [snapshot.get(queue.state(*each)) for each in sorted(buckets)]
-        stored = [each.value for each in futures]
-    if any(needs_purge(config, BucketState.from_bytes(each)) for each in stored):
+    wanted = config.all_buckets if buckets is None else sorted(buckets)
+    states = [snapshot.get(queue.state(*each)) for each in wanted]
+    if any(needs_purge(config, BucketState.from_bytes(each.value)) for each in states):
         raise NotNow(
             f"queue {config.name!r} is being purged: run workers, and try again later, or read without pending"
         )

@@ -22,7 +22,7 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys.missed import MissedKeys
-from cq.queue.bucket_state import BucketState, fresh_token, needs_purge
+from cq.queue.bucket_state import BucketState, fresh_token, has_new_purge, needs_conversion, needs_purge
 from cq.verify.piece import Difference, Found, Piece, notify, stored_config
 from cq.verify.verification import Verification
 
@@ -41,10 +41,11 @@ def check_state(piece: Piece, found: Found) -> None:
         raise CorruptData(f"of a missing bucket: {bucket} of generation {generation}")
     if piece.state(generation, bucket) is None:
         what = f"the state of bucket {bucket} of generation {generation} is not one that cq wrote"
-        converts = shape.former is None and shape.conversion is not None and shape.conversion.converts
+        unknown = BucketState()
+        converts = needs_conversion(shape, unknown)
         if converts:
             what += ", and only it has how far the values are converted to the new version of the combiner"
-        elif shape.purges.latest and shape.purges.generation == generation:
+        elif has_new_purge(shape, unknown):
             what += ": if the latest purge had not ended, run it again after the repair"
         fix = None if converts else partial(_derive_state, piece, shape, bucket)
         piece.report("state-unreadable", found.key, what, fix)
