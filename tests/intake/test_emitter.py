@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from cq import admin
 from cq.intake.flush import FLUSH_BYTES, EmitterBuffer
 from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
-from tests.kit.busy import in_threads
+from tests.kit.busy import in_threads, run_while_collecting
 from tests.kit.emitters import Gate
 from tests.kit.faults import (
     NOT_COMMITTED,
@@ -115,22 +114,13 @@ class Ending:
 
 def test_a_finalizer_may_emit_whatever_it_interrupts(db: Any, name: str) -> None:
     emitter = cq.Emitter(cq.configure(db, name, key=str, value=int), db, at_most=40)
-    thresholds = gc.get_threshold()
 
     def emit() -> None:
         for number in range(3_000):
             Ending(emitter)
             emitter.emit_many({f"k{number % 50}": 1})
 
-    gc.set_threshold(3)
-    try:
-        thread = threading.Thread(target=emit, daemon=True)
-        thread.start()
-        thread.join(SECONDS)
-        assert not thread.is_alive(), "the finalizer waits for the lock of its own thread"
-    finally:
-        gc.set_threshold(*thresholds)
-    gc.collect()
+    run_while_collecting(emit)
     emitter.close()
     combine_all(db, name)
 

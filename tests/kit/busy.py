@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
@@ -23,6 +24,7 @@ from cq.passes.plan import Limits
 from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.faults import WrappedDatabase, WrappedTransaction
+from tests.kit.workers import SECONDS
 
 KEYS = [f"k{number}" for number in range(60)]
 SMALL = Limits(read_bytes=400, load_bytes=300, write_bytes=600)
@@ -142,3 +144,19 @@ class Counting(WrappedDatabase):
             self.commits += what == "commit"
             self.errors += what == "on_error"
         return super().call(tr, what, *args, **kwargs)
+
+
+def run_while_collecting(body: Callable[[], object], threads: int = 1) -> None:
+    """Run a function in threads while the garbage collector runs again and again; fails if one of them hangs."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(3)
+    try:
+        running = [threading.Thread(target=body, daemon=True) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(SECONDS)
+        assert not any(thread.is_alive() for thread in running), "a finalizer waits for its own thread"
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()

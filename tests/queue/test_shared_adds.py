@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 import threading
@@ -20,10 +19,10 @@ from cq import admin
 from cq.queue import shared_adds
 from cq.store.api import error_code
 from cq.testing import assert_values, drain
+from tests.kit.busy import run_while_collecting
 from tests.kit.faults import UNKNOWN, FaultyDatabase, WrappedDatabase, WrappedTransaction
 from tests.kit.held_calls import HeldCommits, held_calls
 from tests.kit.processes import run_program
-from tests.kit.workers import SECONDS
 
 
 @contextmanager
@@ -47,24 +46,14 @@ class Ending:
 
 
 def test_a_finalizer_that_interrupts_a_call_of_its_thread_is_refused(db: Any, name: str) -> None:
-    queue, refused, thresholds = cq.configure(db, name), list[str](), gc.get_threshold()
+    queue, refused = cq.configure(db, name), list[str]()
 
     def call() -> None:
         for _ in range(200):
             Ending(db, name, refused)
             queue.add_now(db, {"calls": 1})
 
-    gc.set_threshold(3)
-    try:
-        threads = [threading.Thread(target=call, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SECONDS)
-        assert not any(thread.is_alive() for thread in threads), "the finalizer waits for its own thread"
-    finally:
-        gc.set_threshold(*thresholds)
-    gc.collect()
+    run_while_collecting(call, threads=2)
     drain(db, name)
 
     assert refused
