@@ -332,7 +332,7 @@ def _change(
 
 
 def _refuse_own_changes(tr: Transaction, before: QueueConfig) -> None:
-    """Raise `InvalidConfiguration` if `clear` of an observer has changed the configuration that is to be replaced."""
+    """Raise `InvalidConfiguration` if `clear` of an observer has changed the configuration of its queue."""
     stored = tr.get(QueueKeys(before.name).config).value
     if stored is None or QueueConfig.from_bytes(before.name, stored) != before:
         raise InvalidConfiguration(

@@ -150,9 +150,9 @@ def configure(
             queue: no roll-up). Updates from now on count in their minute, hour and day, too, see `cq.windows.Window`.
             cq keeps each period in a queue of its own, a level named after it (`hits.1m`), which is purged, rebucketed
             and deleted with its queue. `"none"` deletes the levels. Periods and retentions can be changed at any time.
-        report_again: whether a new version of an observer without a function `clear`, or such an observer that was
-            removed and comes back, may receive all values of the queue again, each as new: what it wrote before counts
-            a second time, unless it writes elsewhere now.
+        report_again: whether an observer without a function `clear` may receive all values of the queue again, each as
+            new, in a new version or after it was removed: its earlier writes count a second time, unless it writes
+            elsewhere now.
 
     Raises:
         InvalidConfiguration: a setting is not one that cq knows. Or a new version of an observer would receive values

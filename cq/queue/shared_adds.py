@@ -348,8 +348,8 @@ _in_call: Final = ContextVar("in_call", default=False)
 def add_now(db: Database, queue: str, call: AddCall) -> None:
     """Commit the updates of a call, alone or with other calls; raises the error of the call.
 
-    Raises `StoreError` in a finalizer or a signal handler that has interrupted another call of its thread, for which it
-    would wait.
+    Raises `StoreError` if a finalizer or a signal handler calls it within another call of its thread: it would wait for
+    that call.
     """
     if runtime.is_interruptible():
         # ^C may end this call at any point, also where it would have to wake others: it commits its own updates only.
