@@ -60,6 +60,10 @@ class Caller(greenlet):  # type: ignore[misc]
         while not self.dead:
             try:
                 found = await self.pending
+            except GeneratorExit:
+                # An abandoned coroutine may be closed in any thread. Its greenlet, which loses its last reference now,
+                # ends in its own thread.
+                raise
             except BaseException as error:  # noqa: BLE001 - the call handles it, or raises it here
                 self.parent = getcurrent()
                 self.pending = self.throw(error)
@@ -257,7 +261,8 @@ class OwnLatch(runtime.Latch):
         self.future = asyncio.get_running_loop().create_future()
 
     def set(self) -> None:
-        _resolve(self.future)
+        with suppress(RuntimeError):  # the loop is closed, so no task awaits any more
+            _resolve(self.future)
 
     def wait(self, timeout: float | None = None) -> bool:
         result_of(self.future if timeout is None else asyncio.wait([self.future], timeout=timeout))

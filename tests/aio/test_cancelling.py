@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
@@ -15,7 +16,7 @@ import cq
 import cq.aio
 from cq import runtime
 from cq.aio import AsyncDatabase, AsyncTransaction
-from cq.aio.calls import Caller
+from cq.aio.calls import Caller, OwnLatch
 from cq.testing import drain
 from tests.kit.queues import aside
 
@@ -157,6 +158,50 @@ async def test_a_dropped_request_is_cancelled(adb: AsyncDatabase) -> None:
     before = open_things()
     await adb.transact(watch)  # nobody awaits the watch
     assert await left_open(before) == {}
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_an_abandoned_call_ends_in_its_own_thread(is_elsewhere: bool) -> None:
+    """A coroutine that is left behind by its event loop may be collected in any thread."""
+    ended: list[threading.Thread] = []
+
+    class Never:
+        def __await__(self) -> Generator[None, None, None]:
+            yield
+
+    def call() -> None:
+        try:
+            cq.aio.result_of(Never())
+        finally:
+            ended.append(threading.current_thread())
+
+    abandoned = [cq.aio.run(call)]
+    abandoned[0].send(None)
+    if is_elsewhere:
+        thread = threading.Thread(target=abandoned.clear)
+        thread.start()
+        thread.join()
+    else:
+        abandoned.clear()
+    Caller(list).start()  # a thread ends such calls when it switches to another one
+    assert ended == [threading.current_thread()]
+
+
+def test_a_closed_loop_is_not_woken() -> None:
+    """The call that follows one that is collected after the end of their loop has no task to wake."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the task is collected, too
+
+    async def begin() -> tuple[OwnLatch, asyncio.Task[Any]]:
+        latch = OwnLatch()
+        task = asyncio.ensure_future(_awaited(latch.future))
+        await asyncio.sleep(0)
+        return latch, task
+
+    latch, _ = loop.run_until_complete(begin())
+    loop.close()
+    latch.set()
+    assert latch.is_set()
 
 
 async def test_a_cancelled_transaction_ends_the_reads_of_its_other_tasks(adb: AsyncDatabase) -> None:
