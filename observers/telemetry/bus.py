@@ -6,6 +6,8 @@ As with logging, there is one bus per process, whatever the number of its worker
 from __future__ import annotations
 
 import logging
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
@@ -86,22 +88,32 @@ def during(name: str, **fields: Any) -> Iterator[None]:
         for context in tuple(_surroundings):
             try:
                 entered.enter_context(context(name, fields))
-            except Exception:
-                log.exception("a context failed for the event %s", name)
+            except Exception:  # noqa: BLE001 - logged
+                _log(log, logging.ERROR, "a context failed for the event %s", name, exc_info=True)
         yield
 
 
 def emit(name: str, **fields: Any) -> None:
     """Pass an event of the table, with all of its fields, to the subscribers and then to the log.
 
-    In this order, an event that a reader has seen in the log is already counted in the metrics.
+    In this order, an event that a reader has seen in the log is already counted in the metrics. No error of a
+    subscriber or of the log reaches the caller.
     """
     event = Event(name, fields)
     for subscriber in tuple(_subscribers):
         try:
             subscriber(event)
-        except Exception:
-            log.exception("a subscriber failed for the event %s", name)
+        except Exception:  # noqa: BLE001 - logged
+            _log(log, logging.ERROR, "a subscriber failed for the event %s", name, exc_info=True)
     logger, level = event.logger, event.kind.level
     if logger.isEnabledFor(level):
-        logger.log(level, "%s", event, extra={"event": event})
+        _log(logger, level, "%s", event, extra={"event": event})
+
+
+def _log(logger: logging.Logger, level: int, *args: Any, **kwargs: Any) -> None:
+    """Log a message. An error of a handler or filter does not end the worker: it is printed, as `logging` does."""
+    try:
+        logger.log(level, *args, **kwargs)
+    except Exception:  # noqa: BLE001 - a failure of the log harms nobody else
+        if logging.raiseExceptions:
+            traceback.print_exc(file=sys.stderr)

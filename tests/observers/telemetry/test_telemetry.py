@@ -191,6 +191,30 @@ class TestSubscribers:
         assert [event.fields["queue"] for event in events.seen] == ["words"]
         assert caplog.messages == ["a subscriber failed for the event queue_resumed"]
 
+    @pytest.mark.parametrize("is_shown", [True, False])
+    def test_a_handler_of_the_log_that_raises_ends_no_worker(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_shown: bool
+    ) -> None:
+        class Broken(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                raise OSError("the collector does not answer")
+
+        def fail(event: Event) -> None:
+            raise RuntimeError("mine")
+
+        monkeypatch.setattr(logging, "raiseExceptions", is_shown)
+        broken, events = Broken(), Events()
+        logging.getLogger("cq").addHandler(broken)
+        ends = [subscribe(fail), subscribe(events)]
+        try:
+            emit("queue_paused", queue="words", reason="by hand")
+        finally:
+            logging.getLogger("cq").removeHandler(broken)
+            for end in ends:
+                end()
+        assert [event.name for event in events.seen] == ["queue_paused"]
+        assert capsys.readouterr().err.count("OSError: the collector does not answer") == 2 * is_shown
+
 
 class TestLogs:
     """Lines of JSON."""
