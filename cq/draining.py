@@ -18,6 +18,7 @@ from cq.config.queue import QueueConfig, queue_names, read_config, with_levels
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured, WrongType
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_parts
+from cq.observers.feeds.tasks import feed_part, readable_feeds
 from cq.observers.scheduling.task import Task
 from cq.observers.tasks.timed import ExpiryTask
 from cq.observers.top import index
@@ -32,6 +33,8 @@ ROUNDS: Final = 1_000
 
 def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:
     """Do all work of workers: expire keys and slices of windows, combine, call observers, publish clouds and export.
+
+    Without queues it also delivers, numbers and trims the messages of all feeds.
 
     It runs in the calling thread, in the same order each time, and without pauses. It does not retry a failed export,
     and it sets updates aside as a worker does. `assert_drained` checks that neither has happened.
@@ -72,6 +75,8 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
         config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
         for part in observer_parts(db, _without_pauses(config), code_of):
             run_tasks(part.make())
+    if not names:
+        _serve_feeds(db)
 
 
 def names_of(db: Database, queues: Sequence[str | CombineQueue]) -> list[str]:
@@ -129,6 +134,11 @@ def _combine(db: Database, code: QueueCode, number: int) -> None:
                 pass
     finally:
         transact(db, bucket.attempts.end)
+
+
+def _serve_feeds(db: Database) -> None:
+    for feed in transact(db, lambda tr: readable_feeds(tr.snapshot)):
+        run_tasks(feed_part(db, feed).make())
 
 
 def _without_pauses(config: QueueConfig) -> QueueConfig:

@@ -15,6 +15,7 @@ from cq import admin, draining, links, testing
 from cq.admin import backfill
 from cq.config.queue import read_config
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured, WrongType
+from cq.feeds import Feed
 from cq.keys import QueueKeys
 from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import TABLE_ENV, table
@@ -167,6 +168,21 @@ def test_a_cloud_is_published_each_time_although_workers_would_wait(db: Any, nam
         drain(db, name)
         found = cq.transact(db, lambda tr: reader.read(tr.snapshot))
         assert [(entry.key, entry.score) for entry in found.entries] == [("a", number)]
+
+
+def test_the_messages_of_feeds_are_delivered_and_numbered(cq_db: Any) -> None:
+    feed: Feed[str] = Feed("chat")
+    feed.configure(cq_db, numbers=True)
+
+    @cq.transactional
+    def say(tr: Any) -> None:
+        feed.join(tr, "crew", "dan")
+        feed.append_to_group(tr, "crew", "hello")
+
+    say(cq_db)
+    drain(cq_db)
+    page = cq.transact(cq_db, lambda tr: feed.read_numbered(tr, "dan"))
+    assert [(message.body, message.number) for message in page.messages] == [("hello", 1)]
 
 
 def test_a_link_is_done_and_one_that_fails_is_named(
