@@ -1,19 +1,29 @@
-"""Targets that hang, each for ever, delay no other link."""
+"""Targets that hang, each for ever, delay no other link; a database that hangs is noticed."""
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
 
 import cq
 from cq import links
 from cq.links import Changes, LinkFailed
+from cq.observers.links.sql.dialects import postgresql
+from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.worker.worker import Worker
+from tests.kit.postgres import PostgresServer
 from tests.kit.processes import wait_until
 from tests.kit.queues import add
+from tests.kit.stores import db as db
 from tests.kit.workers import SECONDS, running
-from tests.links.linkhelpers import FunctionTarget
+from tests.links.linkhelpers import FunctionTarget, bucket_task, change, waits
+from tests.links.sqlhelpers import configure, reporting_of, table_of
+from tests.observers.outbox import outboxhelpers as outbox
 
 HANGING: Final = ("one", "two", "three")
 KEYS: Final = dict.fromkeys(map(str, range(100)), 1)
@@ -77,3 +87,68 @@ def test_targets_that_hang_delay_neither_other_links_nor_other_queues(db: Any, n
                 target.wait_for(len(KEYS))
         finally:
             end.set()
+
+
+@pytest.fixture
+def stopping(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Callable[[str], None]]]:
+    """Makes a function that stops all processes of the server at a point, once; a worker then waits for a second."""
+    monkeypatch.setattr(postgresql, "ANSWER_SECONDS", 1.0)
+    stopped = False
+
+    def at(point: str) -> Callable[[str], None]:
+        def stop(reached: str) -> None:
+            nonlocal stopped
+            if reached == point and not stopped:
+                stopped = True
+                postgres.send_signal(signal.SIGSTOP)
+
+        return stop
+
+    yield at
+    postgres.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("point", ["locked", "applied"])
+@pytest.mark.usefixtures("postgres_url")
+def test_a_link_notices_that_postgresql_hangs(
+    db: Any, name: str, point: str, stopping: Callable[..., Any], postgres: PostgresServer
+) -> None:
+    export = configure(db, name)
+    change(db, name, {"a": 1})
+    task = bucket_task(db, name, "a", stopping(point))
+
+    assert task.run() > 0.0
+    assert "the server has not answered for 1 s" in task.problem
+    assert task.is_failing
+    postgres.send_signal(signal.SIGCONT)
+    while (pause := task.run()) != CAUGHT_UP:
+        assert pause >= 0.0, task.problem
+    assert (table_of(export), waits(db, name, "export"), task.problem) == ([("a", 1)], 0, "")
+
+
+@pytest.mark.parametrize("point", ["moved", "deleting"])
+@pytest.mark.usefixtures("postgres_url")
+def test_an_outbox_notices_that_postgresql_hangs(
+    db: Any, name: str, point: str, stopping: Callable[..., Any], postgres: PostgresServer
+) -> None:
+    outbox.configure(db, name)
+    outbox.insert(name, {"a": 1})
+    task = outbox.outbox_task(db, name, stopping(point))
+
+    assert task.run() > 0.0
+    assert task.problem
+    postgres.send_signal(signal.SIGCONT)
+    while (pause := task.run()) != DONE:
+        assert pause >= 0.0, task.problem
+    task.end()
+    assert (outbox.values(db, name), outbox.table()) == ({"a": 1}, [])
+
+
+@pytest.mark.usefixtures("postgres_url")
+def test_a_reader_of_postgresql_waits_for_a_lock_no_longer_than_a_writer(db: Any, name: str) -> None:
+    export = configure(db, name)
+    for use in (reporting_of(export).reading, reporting_of(export).transaction):
+        with use() as (conn, _):
+            assert conn.execute(sa.text("SHOW lock_timeout")).scalar_one() == "30s"

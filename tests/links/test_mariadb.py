@@ -94,6 +94,13 @@ def test_tables_have_transactions_whatever_the_server_s_default_engine_is(
     assert found == dict.fromkeys(["cq_outbox", "cq_outbox_progress", "cq_progress", "report"], "InnoDB")
 
 
+@pytest.mark.usefixtures("reporting_url")
+def test_locks_of_tables_are_waited_for_as_long_as_those_of_rows(db: Any, name: str) -> None:
+    limits = "SELECT @@SESSION.lock_wait_timeout, @@SESSION.innodb_lock_wait_timeout"
+    with reporting_of(configure(db, name)).reading() as (conn, _):
+        assert tuple(conn.execute(sa.text(limits)).one()) == (30, 30)
+
+
 @pytest.mark.parametrize("point", ["locked", "applied", "committed"])
 @pytest.mark.usefixtures("reporting_url")
 def test_a_link_whose_server_is_killed_loses_nothing(

@@ -617,6 +617,11 @@ class TestSecrets:
             _ = ReportingDatabase(env="CQ_REPORTS").engine
         assert "hunter2" not in str(told.value)
 
+    @pytest.mark.parametrize("url", ["mysql://u@h", "mariadb://u@h/?unix_socket=/s"])
+    def test_a_url_of_mysql_names_a_database(self, url: str) -> None:
+        with pytest.raises(cq.errors.InvalidConfiguration, match=r"\$CQ_REPORTING_URL names no database"):
+            ReportingDatabase(url).check_url()
+
     def test_a_url_that_is_missing_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("CQ_REPORTING_URL", raising=False)
         with pytest.raises(cq.errors.InvalidConfiguration, match=r"\$CQ_REPORTING_URL is not set"):

@@ -15,7 +15,7 @@ from sqlalchemy import event, exc
 from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration, MissingDriver
 from cq.observers.links.spec import TABLE_ENV, read_variable
-from cq.observers.links.sql.dialects.dialect import Dialect
+from cq.observers.links.sql.dialects.dialect import ANSWER_SECONDS, Dialect
 from cq.observers.links.sql.dialects.mysql import Mysql
 from cq.observers.links.sql.dialects.postgresql import Postgresql, prepare_psycopg
 from cq.observers.links.sql.dialects.sqlite import Sqlite
@@ -36,8 +36,8 @@ _POSTGRESQL: Final[Mapping[str, Any]] = {
 }
 _MYSQL: Final[Mapping[str, Any]] = {
     "connect_timeout": 10,
-    "read_timeout": 300,
-    "write_timeout": 300,
+    "read_timeout": ANSWER_SECONDS,
+    "write_timeout": ANSWER_SECONDS,
     "charset": "utf8mb4",
 }
 _DRIVERS: Final = {
@@ -234,6 +234,8 @@ class ReportingDatabase:
             raise InvalidConfiguration(
                 f"${self._env} is not a URL such as postgresql://user:password@host/database"
             ) from None
+        if not url.database and url.get_backend_name() in ("mysql", "mariadb"):
+            raise InvalidConfiguration(f"${self._env} names no database: give its name after the host and a slash")
         return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
 
     @contextmanager
@@ -308,10 +310,11 @@ def _begin_sqlite(conn: sa.Connection) -> None:
 
 def _prepare_mysql(connection: Any, record: object) -> None:
     with connection.cursor() as cursor:
-        # Strict: a value that does not fit is an error, and is not truncated. Timeouts: the server waits 30 s for a row
-        # lock, and ends an idle session, with its locks, after 120 s.
+        # Strict: a value that does not fit is an error, and is not truncated. Timeouts: the server waits 30 s for a
+        # lock of a row or of a table, and ends an idle session, with its locks, after 120 s.
         cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
         cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {BUSY_SECONDS}")
+        cursor.execute(f"SET SESSION lock_wait_timeout = {BUSY_SECONDS}")
         cursor.execute("SET SESSION wait_timeout = 120")
         cursor.execute("SET SESSION time_zone = '+00:00'")
 

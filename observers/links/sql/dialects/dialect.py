@@ -24,6 +24,8 @@ Row = Mapping[str, Any]
 ColumnValues = Mapping[str, Sequence[Any]]
 """{column: its values in all rows of a statement}."""
 
+ANSWER_SECONDS: Final = 300
+"""How long a driver waits for the next bytes of a server that hangs."""
 TABLES_REMEMBERED: Final = 64
 """Size of each cache of tables. SQLAlchemy compiles the statements of a new table object again."""
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from cq import runtime
 from cq.observers.links.sql.dialects.dialect import (
+    ANSWER_SECONDS,
     TABLES_REMEMBERED,
     CannotConvert,
     ColumnValues,
@@ -50,6 +52,7 @@ _COPIED_TYPES: Final[Mapping[type, tuple[str, type]]] = {
 """The types of columns that COPY is used for, those of cq's own columns: psycopg's name, and the type of the values."""
 # Quotes names for a statement without parameters: a percent sign stays one.
 _QUOTED: Final = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
+T = TypeVar("T")
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # U+0000 escaped in JSON, but no escaped backslash
 
 
@@ -239,10 +242,35 @@ def _encoded(of: sa.types.TypeEngine[Any], values: list[Any]) -> list[Any]:
 
 def prepare_psycopg(connection: Any, record: object) -> None:
     """Prepare a new connection of psycopg."""
+    wait = connection.wait
+    connection.wait = lambda steps, *args, **settings: wait(_bounded(connection, steps), *args, **settings)
     # Arrays in PostgreSQL's binary format: text takes several times as long on both sides.
     binary = connection.adapters.get_dumper(list, "b")
     connection.adapters.register_dumper(list, binary)
     # In another zone, times near the years 1 and 9999 are in years that Python does not have: reading them fails.
     connection.autocommit = True
-    connection.execute("SET TIME ZONE 'UTC'")
+    connection.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('lock_timeout', '30s', false)")
     connection.autocommit = False
+
+
+def _bounded(connection: Any, steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    """The steps of a call of psycopg; they fail if the server says nothing for `ANSWER_SECONDS`.
+
+    A server whose processes or disk hang still answers TCP's probes, and libpq would wait for ever. psycopg resumes
+    the steps several times a second, with 0 if nothing has arrived.
+    """
+    heard = runtime.monotonic()
+    try:
+        state = next(steps)
+        while True:
+            ready = yield state
+            now = runtime.monotonic()
+            if ready:
+                heard = now
+            elif now - heard > ANSWER_SECONDS:
+                connection.pgconn.finish()  # else a rollback would wait, too
+                raise connection.OperationalError(f"the server has not answered for {ANSWER_SECONDS:g} s")
+            state = steps.send(ready)
+    except StopIteration as end:
+        result: T = end.value
+        return result
