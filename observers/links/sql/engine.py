@@ -235,7 +235,9 @@ class ReportingDatabase:
                 f"${self._env} is not a URL such as postgresql://user:password@host/database"
             ) from None
         if not url.database and url.get_backend_name() in ("mysql", "mariadb"):
-            raise InvalidConfiguration(f"${self._env} names no database: give its name after the host and a slash")
+            raise InvalidConfiguration(
+                f"${self._env} names no database: give its name after the host and a slash"
+            )
         return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
 
     @contextmanager

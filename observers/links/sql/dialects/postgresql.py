@@ -249,7 +249,9 @@ def prepare_psycopg(connection: Any, record: object) -> None:
     connection.adapters.register_dumper(list, binary)
     # In another zone, times near the years 1 and 9999 are in years that Python does not have: reading them fails.
     connection.autocommit = True
-    connection.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('lock_timeout', '30s', false)")
+    connection.execute(
+        "SELECT set_config('TimeZone', 'UTC', false), set_config('lock_timeout', '30s', false)"
+    )
     connection.autocommit = False
 
 
