@@ -47,7 +47,7 @@ _COLUMNS: Final = (
     ShownColumn("bytes", lambda each: rough(each.bytes, each.exact)),
     ShownColumn("oldest", lambda each: age(each.oldest_seconds)),
     ShownColumn("entries/s", lambda each: f"{each.entries_per_second:,.1f}"),
-    ShownColumn("set aside", lambda each: f"{each.aside:,}"),
+    ShownColumn("set aside", lambda each: NO_VALUE if each.aside is None else f"{each.aside:,}"),
     ShownColumn("state", lambda each: each.state, is_number=False),
 )
 Link = Annotated[

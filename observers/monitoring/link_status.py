@@ -37,7 +37,7 @@ class LinkStatus:
         rows, bytes: number and size of the packed rows in its log; None: unknown.
         exact: whether these were counted; else they are estimates, up to a few times off.
         oldest_seconds: age of the oldest queued entry, None if there is none.
-        aside: entries set aside (at most 1,000 are counted).
+        aside: entries set aside (at most 1,000 are counted); None: unknown, of an outbox, see `cq outbox aside`.
         state: `active`; `filling` during a backfill, or until rows of earlier generations are swept; `failing`;
             `stopped`; `paused`; `unreadable`, if stored data of the link cannot be read.
         error: the latest error, empty if the link does not fail.
@@ -55,7 +55,7 @@ class LinkStatus:
     bytes: int | None = None
     exact: bool = False
     oldest_seconds: float | None = None
-    aside: int = 0
+    aside: int | None = 0
     state: str = "unreadable"
     error: str = ""
     failing_since: float | None = None

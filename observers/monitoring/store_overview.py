@@ -276,7 +276,7 @@ def _outbox_as_link(tr: Transaction, name: str, alive: Sequence[Member]) -> Link
         stopped, error = read_problem(tr.snapshot, name)
         is_paused = read_control(tr.snapshot, OutboxKeys(name)).paused
     except CorruptData as broken:
-        return LinkStatus(name, OUTBOX, buckets=1, error=str(broken))
+        return LinkStatus(name, OUTBOX, buckets=1, aside=None, error=str(broken))
     rows, has_more, oldest = _found_rows(name, alive, has_error=bool(error)) or (None, True, None)
     states = {"stopped": stopped, "paused": is_paused, "failing": bool(error)}
     return LinkStatus(
@@ -288,6 +288,7 @@ def _outbox_as_link(tr: Transaction, name: str, alive: Sequence[Member]) -> Link
         rows=rows,
         exact=not has_more,
         oldest_seconds=None if oldest is None else max(0.0, round(runtime.time() - oldest, 3)),
+        aside=None,
         state=next((state for state, holds in states.items() if holds), "active"),
         error=error,
     )

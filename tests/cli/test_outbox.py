@@ -45,6 +45,7 @@ def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Conne
 
     assert (row["key"], row["update"], row["error"].split(":")[0]) == ('"b"', "no", "update_json is not JSON")
     assert "rows that the queue refuses: 1: `cq outbox aside words`" in doctor
+    assert here("link", "list", "words", "--json").rows()[0]["aside"] is None
     assert verified.status == 0, verified.out
     assert here("outbox", "retry", "words").out == "workers add 1 row again\n"
     assert here("worker", "words", "--drain").status == 0

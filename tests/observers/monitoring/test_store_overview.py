@@ -325,6 +325,7 @@ def test_the_rows_of_an_outbox_are_those_that_its_worker_read_latest(
 
     unread, full, empty = seen
     assert (unread.rows, unread.bytes, unread.exact) == (None, None, False)
+    assert full.aside is None, "rows that the queue refuses are in the table only"
     assert (full.rows, full.exact, full.oldest_seconds is not None) == (2, True, True)
     assert (empty.rows, empty.exact, empty.oldest_seconds) == (0, True, None)
     assert (failing.state, failing.error != "") == ("failing", True)
