@@ -89,7 +89,7 @@ def bounded(lo: int, hi: int, *, start: int = 0, clamp: bool = False, keep: Span
     """Numbers that stay within bounds, such as a stock: a request is an int, which is added, or subtracted if negative.
 
     The answer is the number that was added: the request, or 0 if the result would leave the bounds. The state is an
-    int.
+    int. One that is outside, because the bounds were changed, can come nearer to them.
 
     Args:
         lo: the least value.
@@ -106,8 +106,9 @@ def bounded(lo: int, hi: int, *, start: int = 0, clamp: bool = False, keep: Span
     def decide(key: Any, state: int | None, request: Any) -> tuple[int, int]:
         value, amount = start if state is None else state, _int(request)
         new = value + amount
-        if not lo <= new <= hi:
-            new = min(max(new, lo), hi) if clamp else value
+        least, most = min(lo, value), max(hi, value)  # a value outside of changed bounds can come nearer
+        if not least <= new <= most:
+            new = min(max(new, least), most) if clamp else value
         return new, new - value
 
     settings = {"lo": lo, "hi": hi, "start": start, "clamp": bool(clamp)}

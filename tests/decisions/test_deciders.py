@@ -40,6 +40,15 @@ def test_a_bounded_number_stays_within_its_bounds(amounts: list[int], lo: int, h
         assert applied in (0, amount) or (clamp and abs(applied) < abs(amount) and applied * amount > 0)
 
 
+@pytest.mark.parametrize("clamp", [False, True])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_outside_of_changed_bounds_comes_nearer_to_them(clamp: bool, sign: int) -> None:
+    decide = deciders.bounded(-5, 5, clamp=clamp).decide
+    assert decide("key", sign * 9, -sign) == (sign * 8, -sign)
+    assert decide("key", sign * 9, sign) == (sign * 9, 0)
+    assert decide("key", sign * 9, -sign * 20) == ((-sign * 5, -sign * 14) if clamp else (sign * 9, 0))
+
+
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), max_size=30))
 def test_a_name_has_one_owner(steps: list[tuple[bool, str]]) -> None:
     requests = [deciders.claim(who) if claims else deciders.release_name(who) for claims, who in steps]
