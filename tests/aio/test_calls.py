@@ -17,6 +17,7 @@ import cq.aio
 from cq import runtime
 from cq.aio import AsyncDatabase, AsyncTransaction
 from cq.store.embedded import Database
+from cq.testing import drain
 from tests.kit.processes import run_code
 
 Run = Callable[[Any], Any]
@@ -143,6 +144,32 @@ def test_a_call_that_ends_the_loop_meets_no_error(adb: AsyncDatabase, run: Run) 
     while not kept.is_ready() and time.monotonic() < deadline:
         time.sleep(0.001)
     assert kept.is_ready()
+
+
+def test_a_task_commits_while_the_interpreter_shuts_down(tmp_path: Path) -> None:
+    """Threads may run on after the main thread has ended, and then no executor takes any work."""
+    code = """
+import asyncio, sys, threading
+import cq, cq.aio
+
+db = cq.open(sys.argv[1])
+words = cq.configure(db, "words")
+
+async def count(word):
+    await cq.aio.CombineQueue("words").add_now(cq.aio.AsyncDatabase(db), {word: 1})
+
+def last():
+    threading.main_thread().join()
+    asyncio.run(count("late"))
+
+asyncio.run(count("early"))
+threading.Thread(target=last).start()
+"""
+    path = tmp_path / "end.db"
+    assert run_code(code, f"embedded:{path}").err == ""
+    with Database(path) as db:
+        drain(db)
+        assert dict(cq.CombineQueue("words").scan(db)) == {"early": 1, "late": 1}
 
 
 def test_without_greenlet_the_error_says_what_to_install() -> None:

@@ -287,7 +287,10 @@ class Committer:
         if runtime.is_task():  # the caller's thread runs an event loop
             if self._helper is None:
                 self._helper = ThreadPoolExecutor(1, "cq-commit")
-            self._helper.submit(self.lead, None)
+            try:
+                self._helper.submit(self.lead, None)
+            except RuntimeError:  # the interpreter shuts down, and starts no work in other threads any more
+                self.lead(request)
             return
         # A woken successor leads soon, with larger groups than this thread now; unless ^C has interrupted it.
         if self._successor is None or not self._successor.is_awaited:
