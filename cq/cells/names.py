@@ -38,7 +38,10 @@ class Names:
         self._directory = directory
 
     def find(self, name: str) -> Any:
-        """Return the user of a name; None if nobody has it. Raises `InvalidData`."""
+        """Return the user of a name; None if nobody has it. Raises `InvalidData`.
+
+        The user may be a deleted one, whose names were kept.
+        """
         owner = transact(self._directory.db, lambda tr: tr.snapshot.get(keys.name_entry(name)).value)
         return None if owner is None else codec.decode(owner)
 
