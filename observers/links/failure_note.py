@@ -25,7 +25,7 @@ log = logging.getLogger("cq.link")
 LONGEST_PAUSE: Final = 30.0
 """The longest delay before the next try; every failure of every bucket is stored and reported."""
 STOPPED_SECONDS: Final = 5.0
-"""How often to check whether a stopped or paused link may continue."""
+"""How often to check whether a link that is stopped, or paused by an operator or its target, may continue."""
 
 
 class NotedTask(Task):
@@ -42,7 +42,7 @@ class NotedTask(Task):
 
     Attributes:
         problem: the latest error, or the reason of a stop; empty if the latest step has succeeded.
-        is_waiting: whether the task is stopped, or waits for room in a full queue.
+        is_waiting: whether the task is stopped, waits for room in a full queue, or pauses as the target has asked.
     """
 
     is_outside = True
@@ -59,6 +59,7 @@ class NotedTask(Task):
         self._epoch = 0  # of the link, as the present step has read it
         self._tries = 0  # in a row, of this worker: a new worker starts with short pauses
         self._may_be_noted = True  # also by an earlier worker
+        self._asked_until = 0.0  # the end of a pause that the target has asked for
 
     @property
     def kind(self) -> bytes:
@@ -72,7 +73,7 @@ class NotedTask(Task):
     def run(self) -> float:
         """Run a step; returns the seconds to wait before the next one, as `Task.run`. Never raises an `Exception`."""
         try:
-            return self._step()
+            return self._asked_seconds() or self._step()
         except OutdatedBatch:
             return self.outdated_seconds
         except LinkStopped as error:
@@ -91,13 +92,25 @@ class NotedTask(Task):
         text = describe(error)
         self._tries += 1
         pause = delay_after(self._tries, longest=LONGEST_PAUSE)
-        if isinstance(error, LinkFailed):
-            pause = max(pause, error.pause)
+        asked = error.pause if isinstance(error, LinkFailed) else 0.0
+        if asked > pause:
+            pause, self._asked_until = asked, runtime.monotonic() + asked
         emit("link_failed", queue=self.queue, link=self.notes.link, task=str(self), pause=pause, error=text)
-        self.problem, self.is_waiting = printable(text), False
+        self.problem, self.is_waiting = printable(text), pause == asked
         self._may_be_noted = True
         store_failure(self.db, self.notes, self._noted_bucket, self._generation, text)
-        return pause
+        return min(pause, STOPPED_SECONDS) if pause == asked else pause
+
+    def _asked_seconds(self) -> float:
+        """The seconds until the next look at a pause that the target has asked for; 0.0: there is none.
+
+        A resume or a rebase of the link clears the notes, which ends the pause.
+        """
+        left = self._asked_until - runtime.monotonic()
+        if left <= 0.0 or transact(self.db, self._stored_note) is None:
+            self._asked_until = 0.0
+            return 0.0
+        return min(left, STOPPED_SECONDS)
 
     def _stop(self, error: LinkStopped) -> float:
         """Stop all buckets of the link; returns after how many seconds to check whether it may continue.
@@ -136,10 +149,12 @@ class NotedTask(Task):
             transact(self.db, self._clear_stored)
             self._may_be_noted = False
 
+    def _stored_note(self, tr: Transaction) -> bytes | None:
+        return tr.get(self.notes.failure(self._noted_bucket)).value
+
     def _clear_stored(self, tr: Transaction) -> None:
-        key = self.notes.failure(self._noted_bucket)
-        if tr.get(key).value is not None:
-            tr.clear(key)
+        if self._stored_note(tr) is not None:
+            tr.clear(self.notes.failure(self._noted_bucket))
 
 
 def store_failure(db: Database, notes: NoteKeys, bucket: int | None, generation: int, text: str) -> None:

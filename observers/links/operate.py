@@ -119,6 +119,7 @@ def _store_epoch(tr: Transaction, link: LinkKeys, epoch: int) -> bool:
 
 
 def _clear_stop(tr: Transaction, link: LinkKeys, generation: int = 0) -> None:
-    """Let a stopped link continue; `generation` as for `wake_keeper`."""
+    """Let a stopped link continue, and one whose target has asked for a pause; `generation` as for `wake_keeper`."""
     tr.clear(link.stopped)
+    tr.clear_range(*link.failures())
     wake_keeper(tr, link, generation)

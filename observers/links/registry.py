@@ -120,12 +120,14 @@ def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:
 def pause_link(db: Database, queue: str, link: str | None = None, *, paused: bool) -> str:
     """Pause or resume a link of a queue, its only one, or its outbox; returns the name. Raises as `opened_link`.
 
-    While it is paused, workers do not use the other system.
+    While it is paused, workers do not use the other system. A resume ends a pause that the target has asked for, too.
     """
 
     def write(tr: Transaction) -> str:
         found = _existing_keys(tr, queue, link)  # in this transaction: else a removed link would get a state
         tr.set(found.control, replace(read_control(tr, found), paused=paused).to_bytes())
+        if not paused:
+            tr.clear_range(*found.failures())
         wake_keeper(tr, found)
         return found.link
 

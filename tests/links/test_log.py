@@ -18,10 +18,10 @@ from cq.admin.configure import rebuild_observer
 from cq.keys.link import LinkKeys
 from cq.links import CannotSend, Changes, LinkFailed
 from cq.observers.links import state as linkstate
-from cq.observers.links.failure_note import LONGEST_PAUSE
+from cq.observers.links.failure_note import LONGEST_PAUSE, STOPPED_SECONDS
 from cq.observers.links.log import BUCKETS, LinkEntry, ReadLimits, encoded_key, pack, read_entries
 from cq.observers.links.observer import link_observer
-from cq.observers.links.registry import opened_link
+from cq.observers.links.registry import opened_link, pause_link
 from cq.observers.links.sender import LinkBatch, PoisonEntryIsolator
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import (
@@ -166,6 +166,30 @@ def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name
 
 class TestFailures:
     """A target that fails holds up its bucket, for a while, and says so."""
+
+    @pytest.mark.parametrize("action", ["resume", "rebase"])
+    def test_a_pause_that_the_target_asks_for_ends_when_an_operator_says_so(
+        self, db: Any, name: str, action: str
+    ) -> None:
+        calls = []
+
+        def send(batch: Changes) -> None:
+            calls.append(batch)
+            raise LinkFailed("it has a lunch break", pause=600)
+
+        app = own_link(db, name, send)
+        add(db, name, ("a", 1))
+        task = task_of(db, name, "a", send)
+        assert [task.run() for _ in range(3)] == [STOPPED_SECONDS] * 3
+        assert len(calls) == 1
+        assert (task.problem, task.is_waiting) == ("LinkFailed: it has a lunch break", True)
+        if action == "resume":
+            pause_link(db, name, paused=False)
+        else:
+            with opened_link(db, name, app=app) as opened:
+                opened.rebase()
+        task.run()
+        assert len(calls) == 2
 
     def test_it_is_tried_again_after_growing_pauses_and_noted(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1), ("b", 2))

@@ -21,6 +21,7 @@ import cq
 from cq import admin, links, runtime
 from cq.keys.link import LinkKeys, Position, first_sequence
 from cq.links import LinkFailed
+from cq.observers.links.failure_note import STOPPED_SECONDS
 from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import TABLE_ENV
 from cq.observers.links.state import LinkStop, stop
@@ -384,8 +385,14 @@ class TestAnswers:
         change(db, a=1)
         with serving(lambda request, body: (code, b""), headers=lambda: {"Retry-After": header}) as url:
             monkeypatch.setenv(URL_ENV, url)
+            events: list[Event] = []
+            end = subscribe(events.append)
             with link_tasks(db, QUEUE) as tasks:
-                assert least <= tasks[0].run() <= most
+                seconds = tasks[0].run()
+            end()
+        (pause,) = [event.fields["pause"] for event in events if event.name == "link_failed"]
+        assert least <= pause <= most
+        assert seconds == min(pause, STOPPED_SECONDS)
         assert status(db, QUEUE).startswith(
             f"failing: LinkFailed: the receiver of the webhook answered {code}"
         )
