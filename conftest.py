@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
+import uuid
+from collections import defaultdict
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -22,8 +26,21 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     return cores + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a cluster if CQ_TEST_CLUSTER_FILE is not set."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell the processes of pytest-xdist whether the run draws samples; they do not see what its command names."""
+    node.workerinput["draws_samples"] = _draws_samples(node.config)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which tests run with a share of their cases."""
+    sampled = "tests marked `sampled` run with some of their cases, drawn anew: CQ_TEST_ALL=1 runs all"
+    return [sampled] if _draws_samples(config) else []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw samples, and skip tests that need a cluster if CQ_TEST_CLUSTER_FILE is not set."""
+    _draw_samples(config, items)
     if os.environ.get("CQ_TEST_CLUSTER_FILE"):
         return
     skip = pytest.mark.skip(reason="needs a cluster: set CQ_TEST_CLUSTER_FILE")
@@ -31,3 +48,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # Not `item.keywords`, which has the name of the project's folder, too.
         if item.get_closest_marker("cluster") is not None:
             item.add_marker(skip)
+
+
+def _draws_samples(config: pytest.Config) -> bool:
+    """Whether this run takes a share of the cases of `sampled` tests: it does unless its command names tests."""
+    in_process: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if in_process is not None:
+        return bool(in_process["draws_samples"])
+    names = (
+        config.args_source is pytest.Config.ArgsSource.ARGS or config.option.keyword or config.option.markexpr
+    )
+    return not (names or os.environ.get("CQ_TEST_ALL"))
+
+
+def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one in `n` of the cases of each test marked `sampled(n)`, drawn anew for each run, at least one.
+
+    The cases of all tests that are marked `sampled(n, among=NAME)` with one name are drawn from together. All cases of
+    all tests take half as long again: many runs of a share of them find what one run of all would.
+    """
+    if not _draws_samples(config):
+        return
+    # All processes of a run draw the same cases.
+    rng = random.Random(getattr(config, "workerinput", {}).get("testrunuid") or uuid.uuid4().hex)
+    groups: dict[tuple[str, bool, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None:
+            group = sampled.kwargs.get("among", item.nodeid.partition("[")[0])
+            groups[group, item.get_closest_marker("cluster") is not None, sampled.args[0]].append(item)
+    left: set[pytest.Item] = set()
+    for (_, _, share), cases in groups.items():
+        left.update(rng.sample(cases, len(cases) - max(1, len(cases) // share)))
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]

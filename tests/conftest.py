@@ -36,7 +36,7 @@ from tests.kit.reporting_databases import (  # noqa: F401 - fixtures
 # $CQ_TEST_EXAMPLES asks for more examples of each property than fit into the time that all tests may take.
 settings.register_profile(
     "cq",
-    max_examples=int(os.environ.get("CQ_TEST_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("CQ_TEST_EXAMPLES", "30")),
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

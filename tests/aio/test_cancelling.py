@@ -20,6 +20,8 @@ from cq.aio.calls import Caller, OwnLatch
 from cq.testing import drain
 from tests.kit.queues import aside
 
+pytestmark = pytest.mark.sampled(2)
+
 Run = Callable[[Any], Any]
 STEPS = 400
 

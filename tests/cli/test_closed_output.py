@@ -23,6 +23,8 @@ from cq.observers.worker.worker import Worker
 from tests.cli.commands import COMMANDS, LONG, RUNS
 from tests.cli.conftest import Cli, Here
 
+pytestmark = pytest.mark.sampled(4)
+
 ENDLESS = ["feed follow chat ann", "cloud words --follow", "status --watch", "status --watch --json"]
 FORMATS = [f"items words --format {name}" for name in ("csv", "jsonl", "parquet")]
 SILENT = {

@@ -328,6 +328,7 @@ json_lines.add_lines = add_or_die
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_load_that_dies_at_a_batch_goes_on_there(here: Here, cli: Cli, batch: int, committed: bool) -> None:

@@ -236,6 +236,7 @@ def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
                 return  # it was faster than this: there is nothing to kill any more
 
 
+@pytest.mark.sampled(3)
 @linux
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_its_workers_end_with_it(cli: Cli, demo_db: Any, number: int) -> None:
@@ -254,6 +255,7 @@ def test_its_workers_end_with_it(cli: Cli, demo_db: Any, number: int) -> None:
         wait_for_end(worker)
 
 
+@pytest.mark.sampled(2)
 @linux
 @pytest.mark.parametrize("seed", range(2))
 def test_the_counts_are_exact_after_deaths_and_a_second_run(cli: Cli, demo_db: Any, seed: int) -> None:

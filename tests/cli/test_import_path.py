@@ -13,6 +13,8 @@ from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli
 from tests.kit.queues import add
 
+pytestmark = pytest.mark.sampled(4)
+
 TRAP = """
 import os
 with open(os.environ["SPRUNG"], "a") as sprung:

@@ -105,6 +105,7 @@ def test_a_command_that_waits_reports_what_for_and_that_no_worker_is_alive(
     assert err.decode() == f"stopped waiting: {goes_on}\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("words")
 @pytest.mark.parametrize(
     ("typed", "status", "is_deleted"),

@@ -1,7 +1,7 @@
 """What operators and failures do for a while: workers are killed, added and removed, and the shape changes twice.
 
 In the end all values are exact and nothing waits, without anybody having mended anything; and no update has waited for
-longer than a bound. $CQ_TEST_SOAK_SECONDS sets another time than 10 s.
+longer than a bound. $CQ_TEST_SOAK_SECONDS sets another time than 6 s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.cli.conftest import Cli
 from tests.cli.workers import running
 from tests.kit.processes import SECONDS, wait_until
 
-TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "10"))
+TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "6"))
 OLDEST: Final = 25.0
 """For how long an update may wait, in seconds: one that is killed and not replaced is missed after 12 to 16."""
 STARTS: Final = 10

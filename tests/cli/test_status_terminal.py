@@ -19,6 +19,8 @@ from cq.queue.limits import compare
 from tests.cli.conftest import Cli, Here
 from tests.cli.terminal import COLOUR, Terminal, plain
 
+pytestmark = pytest.mark.sampled(2)
+
 LONG = "orders-by-customer-and-region.europe-west.daily-aggregate-" + "{:02}"
 NAMES = [LONG.format(number) for number in range(60)]
 AWKWARD = ["", "short", NAMES[0], "統計" * 30, "a b " * 40, "red \x1b[31m\nnext\u202e", "x" * 1_500]

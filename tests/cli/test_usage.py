@@ -211,6 +211,7 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(here: Here, cli: Cli) 
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("command", "target"),
     [

@@ -18,7 +18,7 @@ from tests.kit.processes import SECONDS, StartedProcesses
 from tests.kit.reporting_databases import postgres as postgres
 
 ROOT: Final = Path(__file__).parents[2]
-ROUNDS: Final = int(os.environ.get("CQ_TEST_CRASH_ROUNDS", "3"))
+ROUNDS: Final = int(os.environ.get("CQ_TEST_CRASH_ROUNDS", "2"))
 """How much is tried; $CQ_TEST_CRASH_ROUNDS sets more."""
 
 

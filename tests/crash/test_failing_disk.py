@@ -165,6 +165,7 @@ def test_a_command_says_in_one_line_that_there_is_no_room(cli: Cli, db: Any) -> 
 READING = ("status", "health", "link list", "get words a", "items words", "aside list words", "limit words")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
 def test_commands_that_only_read_need_no_room(cli: Cli, is_open: bool) -> None:
     """Neither for files that SQLite makes beside a store that no process has open, nor for a commit."""

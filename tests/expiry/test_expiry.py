@@ -482,6 +482,7 @@ def test_a_wrong_index_is_found_and_repaired(db: Any, name: str, clock: Clock, k
     assert values(db, name) == {"a": 1, "b": 1}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [4, 500])
 @pytest.mark.parametrize("is_observed", [False, True])
 def test_passes_write_at_most_a_megabyte(

@@ -31,6 +31,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_takes_little_time_and_memory(name: str) -> None:
     with bounded():

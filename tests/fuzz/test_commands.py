@@ -107,6 +107,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(KEYS))
 def test_words_of_any_kind_are_added_or_refused(full: Any, name: str) -> None:
     for word in WORDS:
@@ -128,6 +129,7 @@ URLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("url", URLS, ids=range(len(URLS)))
 def test_the_url_of_a_reporting_database_is_never_shown(
     full: Any, monkeypatch: pytest.MonkeyPatch, url: str

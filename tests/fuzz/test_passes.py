@@ -83,6 +83,7 @@ def test_what_is_broken_is_set_aside_and_all_else_is_combined(db: Any, name: str
     assert all(isinstance(each.error, str) for each in aside(db, name))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_in_a_queue_takes_little_time_and_memory(db: Any, name: str, bomb: str) -> None:
     cq.configure(db, name, value="any", buckets=1)

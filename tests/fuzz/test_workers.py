@@ -22,6 +22,8 @@ from cq.store.transact import transact
 from tests.fuzz.inputs import BOMBS, bounded, broken, searched
 from tests.kit.queues import add, get, stored
 
+pytestmark = pytest.mark.sampled(3)
+
 FACTS = {
     "version": "1", "started": 5, "buckets": 2, "concurrency": 8, "totals": {"passes": 3},
     "queues": {"words": [1, 2, 3, 4.0, 5.0]}, "error": "an error",

@@ -98,6 +98,7 @@ def test_a_document_of_long_items_fits_into_its_transactions(db: Any, documents:
     assert counts_of(db, documents, b"large") == large
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("items", "size"), [(20_000, 1), (20_000, 45), (400, 7_900)])
 @pytest.mark.parametrize(
     "settings",

@@ -19,6 +19,8 @@ from cq.encoding.codec import MAX_UPDATE_BYTES, KeyType, ValueType
 from cq.intake.flush import FLUSH_BYTES, Flush, Intake
 from cq.queue.packing import check_update
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def _refuse_odd(key: Any, values: Any) -> Any:
     if any("odd" in value for value in values):

@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -17,6 +17,10 @@ import sqlalchemy as sa
 from cq.observers.links.sql.engine import ReportingDatabase
 from tests.kit.mariadb import MariadbServer
 from tests.kit.postgres import PostgresServer
+
+_VARIABLES: Final = {"postgresql-url": "CQ_TEST_POSTGRES_URL", "mysql-url": "CQ_TEST_MYSQL_URL"}
+_GIVEN: Final = {kind: name for kind, name in _VARIABLES.items() if os.environ.get(name)}
+"""The kinds of databases whose URLs this run is given, each with its environment variable."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +59,7 @@ def mariadb() -> Iterator[MariadbServer]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "postgresql-url", "mysql-url"])
+@pytest.fixture(params=["sqlite", "postgresql", *_GIVEN])
 def reporting_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an empty reporting database of each kind, also in $CQ_REPORTING_URL."""
     url = _url(request, tmp_path)
@@ -95,10 +99,7 @@ def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return new_schema(request.getfixturevalue("postgres").url)
     if kind == "mariadb":  # in tests/links/test_mariadb.py alone, because all tests would take too long
         return _database(request.getfixturevalue("mariadb").url)
-    variable = {"postgresql-url": "CQ_TEST_POSTGRES_URL", "mysql-url": "CQ_TEST_MYSQL_URL"}[kind]
-    given = os.environ.get(variable)
-    if not given:
-        pytest.skip(f"${variable} is not set")
+    given = os.environ[_GIVEN[kind]]
     return new_schema(given) if kind == "postgresql-url" else _database(given)
 
 

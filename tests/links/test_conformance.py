@@ -40,6 +40,8 @@ from tests.links.linkhelpers import (
     waits,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 EACH_KIND = pytest.mark.parametrize("driver", KINDS, indirect=True)
 MAX_KINDS = pytest.mark.parametrize(
     "driver", [kind for kind in KINDS if kind != "webhook-without-positions"], indirect=True

@@ -174,6 +174,7 @@ class Drill:
         return "" if is_right else f"{history} instead of {self.added}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("driver", KINDS, indirect=True)
 def test_every_change_has_its_effect_once_in_order(db: Any, name: str, driver: Driver) -> None:
     drill = Drill(db, Case(db, name, driver), seed=0)
@@ -249,6 +250,7 @@ def filled(db: Any, name: str, driver: Driver) -> Case:
     return case
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("driver", ["sqlite", "webhook", "kafka", "queue"], indirect=True)
 def test_a_process_that_is_killed_at_any_point_changes_nothing(
     db: Any, name: str, tmp_path: Path, driver: Driver
@@ -262,6 +264,7 @@ def test_a_process_that_is_killed_at_any_point_changes_nothing(
     assert waits(db, name, LINK) == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("driver", ["kafka", "queue"], indirect=True)
 def test_nothing_is_lost_or_comes_twice_while_processes_are_killed(
     db: Any, name: str, tmp_path: Path, driver: Driver

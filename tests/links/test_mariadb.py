@@ -27,7 +27,10 @@ from tests.observers.outbox.test_outbox import (
     test_rows_that_vanish_before_they_are_deleted_stop_the_outbox,
 )
 
-pytestmark = pytest.mark.parametrize("reporting_url", ["mariadb"], indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("reporting_url", ["mariadb"], indirect=True),
+    pytest.mark.sampled(3),
+]
 
 # pytest collects the imported tests here, too: with this module's databases.
 __all__ = [

@@ -48,6 +48,8 @@ from tests.links.linkhelpers import bucket, change, combine, entries_aside, link
 from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import Compared, configure, definition_of, reporting_of, sql, table_of
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture
 def copied_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

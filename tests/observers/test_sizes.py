@@ -19,6 +19,8 @@ from tests.kit.sized import MOST, Sized, words
 from tests.links.linkhelpers import add, entries_aside, send_all, waits
 from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks, trimming_tasks
 
+pytestmark = pytest.mark.sampled(2)
+
 LONG = 990
 """Letters of the names of receivers and groups, nearly as many as a name may have."""
 

@@ -190,6 +190,7 @@ def test_a_key_that_cannot_be_folded_is_set_aside_alone(db: Any, name: str) -> N
     assert {update for row in waiting(db, name) for _, update in row.updates} == {2}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_observed", [False, True])
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

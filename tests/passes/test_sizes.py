@@ -24,6 +24,8 @@ from cq.windows import Window
 from tests.kit.queues import add, code_of, configured, values
 from tests.kit.sized import MOST, Sized, drained, fill, words
 
+pytestmark = pytest.mark.sampled(3)
+
 KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
 """(bytes of a key, how many keys)."""
 

@@ -486,6 +486,7 @@ def test_nothing_is_lost_whatever_the_store_refuses(db: Any, name: str, seed: in
     assert nothing_queued(db, name)
 
 
+@pytest.mark.sampled(2)
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_is_lost_or_reordered(db: Any, data: st.DataObject) -> None:

@@ -20,6 +20,8 @@ from tests.kit.observing import Seen, app_with, failing
 from tests.kit.queues import add, aside, combine_all, put, values
 from tests.kit.sized import MOST, Sized, drained, fill, words
 
+pytestmark = pytest.mark.sampled(3)
+
 LARGE: Final = "k" * 7_900
 
 

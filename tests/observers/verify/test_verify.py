@@ -38,6 +38,8 @@ from tests.links.linkhelpers import entries_aside
 from tests.links.sqlhelpers import configure as configure_table
 from tests.links.sqlhelpers import sql, table_of
 
+pytestmark = pytest.mark.sampled(3)
+
 VALUES = {f"k{number}": number for number in range(1, 41)}
 
 
