@@ -289,7 +289,7 @@ class Committer:
                 self._helper = ThreadPoolExecutor(1, "cq-commit")
             try:
                 self._helper.submit(self.lead, None)
-            except RuntimeError:  # the interpreter shuts down, and starts no work in other threads any more
+            except RuntimeError:  # no thread can be started, or none any more as the interpreter shuts down
                 self.lead(request)
             return
         # A woken successor leads soon, with larger groups than this thread now; unless ^C has interrupted it.
@@ -351,7 +351,10 @@ class Committer:
         if not self._queue or rounds < _MAX_ROUNDS:
             return False
         # No thread waits for the queued commits, but they must be made.
-        threading.Thread(target=self.lead, args=(None,), name="cq-commit", daemon=True).start()
+        try:
+            threading.Thread(target=self.lead, args=(None,), name="cq-commit", daemon=True).start()
+        except RuntimeError:  # no thread can be started: the caller, whose own commit is made, goes on
+            return False
         return True
 
     # Committing

@@ -210,7 +210,13 @@ class LockFile:
         if self._has_helper:
             self._changed.notify_all()
         else:
-            threading.Thread(target=self._run_helper, name="cq-lock", daemon=True).start()
+            try:
+                threading.Thread(target=self._run_helper, name="cq-lock", daemon=True).start()
+            except RuntimeError as error:
+                self._is_helper_locking = False
+                raise OSError(
+                    errno.EAGAIN, str(error)
+                ) from error  # fails the commits, as other errors of the file
             self._has_helper = True
 
     def _run_helper(self) -> None:

@@ -319,10 +319,9 @@ class SnapshotPool:
     def _start_expiry_thread(self) -> None:
         with self._lock:
             if self._expiry_thread is None and not self._closed:
-                self._expiry_thread = threading.Thread(
-                    target=self._run_expiry, name="cq-snapshots", daemon=True
-                )
-                self._expiry_thread.start()
+                thread = threading.Thread(target=self._run_expiry, name="cq-snapshots", daemon=True)
+                thread.start()
+                self._expiry_thread = thread
 
     def _run_expiry(self) -> None:
         idle_checks = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -178,3 +178,59 @@ def test_the_lock_of_one_process_keeps_others_from_committing(db: Database, path
     with path.with_name("store.db-lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert_refused(db, "held by another process")
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether threads can be started: at the limit of the system they cannot."""
+    can_start, start = [True], threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        if not can_start[0]:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    yield can_start
+    can_start[0] = True
+
+
+def test_a_commit_that_cannot_start_a_thread_to_wait_fails_and_later_ones_do_not(
+    db: Database, path: Path, threads: list[bool]
+) -> None:
+    db[b"a"] = b"0"
+    with held(path):
+        threads[0] = False
+        with pytest.raises(FDBError, match="can't start new thread") as caught:
+            db.add(b"number", b"\x01")
+        assert caught.value.code == 1510
+        threads[0] = True
+    db.add(b"number", b"\x01")
+    assert db[b"number"] == b"\x01"
+
+
+def test_a_leader_that_cannot_start_another_makes_the_commits_itself(
+    db: Database, threads: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "GROUP_TRANSACTIONS", 1)
+    leader = db._engine.committer
+    with leader._leader:  # so that the commits only queue
+        first, second = (prepare(db, 60_000).commit() for _ in range(2))
+        own = leader._queue[0]
+    monkeypatch.setattr(committer, "_MAX_ROUNDS", 1)
+    threads[0] = False
+    leader.lead(own)
+    assert first.is_ready()
+    assert second.is_ready()
+
+
+def test_snapshots_expire_although_their_thread_could_not_be_started_at_first(
+    path: Path, threads: list[bool]
+) -> None:
+    with Database(path) as db:
+        threads[0] = False
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            db.create_transaction().get(b"a").wait()
+        threads[0] = True
+        assert db[b"a"] is None
+        assert "cq-snapshots" in {thread.name for thread in threading.enumerate()}
