@@ -14,6 +14,7 @@ from cq.admin.queue_status import QueueStatus
 from cq.config.parts import MAX_BUCKETS
 from cq.observers.monitoring.link_status import PAUSED, LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
+from cq.observers.scheduling.members import COMBINE
 from cq.plain_text import utc_time
 
 MAX_AGE_SECONDS: Final = 60.0
@@ -87,6 +88,12 @@ class Finding(Enum):
         "cq aside list {name}",
     )
     PROGRESS = _QUEUE, Level.NOTE, "Nothing to do: workers finish it.", ""
+    CONVERSION = (
+        _QUEUE,
+        Level.PROBLEM,
+        "A worker is stuck in it, and its log says why. Repair `convert`, and deploy it with the same version.",
+        "",
+    )
     REFUSED = (
         _QUEUE,
         Level.NOTE,
@@ -216,6 +223,7 @@ def find_remarks(seen: Overview) -> list[Remark]:
         seen: the store, as `overview` reads it.
     """
     is_any_alive = any(worker.alive for worker in seen.workers)
+    stuck = {task.rpartition("/")[0] for worker in seen.workers if worker.alive for task in worker.stuck}
     found = [] if is_any_alive else [_no_worker(seen)]
     by_queue: dict[str, list[Remark]] = {}
     for queue in seen.queues:
@@ -223,7 +231,8 @@ def find_remarks(seen: Overview) -> list[Remark]:
         said = by_queue[queue.name] = []
         if is_any_alive and not (queue.paused or queue.problem or activity.workers):
             said.append(_not_combined(queue, seen.workers))
-        said += [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
+        is_stuck = f"{COMBINE}/{queue.name}" in stuck
+        said += [*_of_queue(queue, is_stuck=is_stuck), *_about_buckets(queue, activity.concurrency)]
         if activity.workers and not queue.paused:  # else all updates wait, and another remark says why
             said += [_remark(Finding.LATE, queue.name, text) for text in _waits(queue)]
         # A pause of a queue, for instance, is one remark: it is also true of the levels.
@@ -310,7 +319,7 @@ def _in_progress(queue: QueueStatus) -> list[str]:
     return found
 
 
-def _of_queue(queue: QueueStatus) -> list[Remark]:
+def _of_queue(queue: QueueStatus, *, is_stuck: bool) -> list[Remark]:
     found: list[tuple[Finding, str]] = []
     if queue.problem:
         found.append((Finding.UNREADABLE, f"cannot be read: {queue.problem}"))
@@ -323,6 +332,8 @@ def _of_queue(queue: QueueStatus) -> list[Remark]:
         found.append((Finding.ASIDE, f"pieces set aside, as their updates fail: {queue.aside:,}"))
     # The change of a combiner goes on after the updates set aside are retried or discarded.
     progress = Finding.ASIDE if queue.aside and queue.former_combiner is not None else Finding.PROGRESS
+    if is_stuck and queue.converting is not None:
+        progress = Finding.CONVERSION
     found += [(progress, text) for text in _in_progress(queue)]
     window = queue.window
     if window is not None and (window.late or window.future):

@@ -136,6 +136,20 @@ def test_a_change_of_the_combiner_that_waits_for_updates_set_aside_is_not_left_t
     assert (remark.finding, remark.command) == (Finding.ASIDE, "cq aside list words")
 
 
+@pytest.mark.parametrize("stuck", ["words", "words.1h"])
+def test_a_conversion_that_fails_is_a_problem_and_not_left_to_workers(db: Any, stuck: str) -> None:
+    cq.configure(db, "words")
+    Membership(db, every=600.0).beat(MemberReport(stuck=frozenset([f"combine/{stuck}/8192"])))
+    seen = overview(db)
+
+    found = find_remarks(replace(seen, queues=[replace(each, converting=0) for each in seen.queues]))
+
+    (remark,) = [each for each in found if "converted" in each.text]
+    is_failing = stuck == "words"
+    assert remark.finding is (Finding.CONVERSION if is_failing else Finding.PROGRESS)
+    assert ("Repair `convert`" in remark.instruction) == (remark.level is Level.PROBLEM) == is_failing
+
+
 def test_a_paused_queue_needs_no_worker(db: Any) -> None:
     no_worker_and_queued_updates(db)
     admin.pause(db, "words")
