@@ -223,7 +223,7 @@ def find_remarks(seen: Overview) -> list[Remark]:
         seen: the store, as `overview` reads it.
     """
     is_any_alive = any(worker.alive for worker in seen.workers)
-    stuck = {task.rpartition("/")[0] for worker in seen.workers if worker.alive for task in worker.stuck}
+    stuck = _stuck_queues(seen.workers)
     found = [] if is_any_alive else [_no_worker(seen)]
     by_queue: dict[str, list[Remark]] = {}
     for queue in seen.queues:
@@ -231,8 +231,10 @@ def find_remarks(seen: Overview) -> list[Remark]:
         said = by_queue[queue.name] = []
         if is_any_alive and not (queue.paused or queue.problem or activity.workers):
             said.append(_not_combined(queue, seen.workers))
-        is_stuck = f"{COMBINE}/{queue.name}" in stuck
-        said += [*_of_queue(queue, is_stuck=is_stuck), *_about_buckets(queue, activity.concurrency)]
+        said += [
+            *_of_queue(queue, is_stuck=queue.name in stuck),
+            *_about_buckets(queue, activity.concurrency),
+        ]
         if activity.workers and not queue.paused:  # else all updates wait, and another remark says why
             said += [_remark(Finding.LATE, queue.name, text) for text in _waits(queue)]
         # A pause of a queue, for instance, is one remark: it is also true of the levels.
@@ -255,6 +257,12 @@ def find_remarks(seen: Overview) -> list[Remark]:
     for worker in seen.workers:
         found += _of_worker(worker, seen.workers)
     return found
+
+
+def _stuck_queues(workers: Sequence[WorkerStatus]) -> set[str]:
+    """The queues of which a live worker is stuck in a pass."""
+    tasks = [task.partition("/") for worker in workers if worker.alive for task in worker.stuck]
+    return {rest.rpartition("/")[0] for kind, _, rest in tasks if kind == COMBINE}
 
 
 def _remark(finding: Finding, name: str, text: str, level: Level | None = None) -> Remark:
