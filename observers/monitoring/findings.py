@@ -14,7 +14,6 @@ from cq.admin.queue_status import QueueStatus
 from cq.config.parts import MAX_BUCKETS
 from cq.observers.monitoring.link_status import PAUSED, LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
-from cq.observers.scheduling.members import COMBINE
 from cq.plain_text import utc_time
 
 MAX_AGE_SECONDS: Final = 60.0
@@ -223,7 +222,7 @@ def find_remarks(seen: Overview) -> list[Remark]:
         seen: the store, as `overview` reads it.
     """
     is_any_alive = any(worker.alive for worker in seen.workers)
-    stuck = _stuck_queues(seen.workers)
+    stuck = {name for worker in seen.workers if worker.alive for name in worker.stuck_queues}
     found = [] if is_any_alive else [_no_worker(seen)]
     by_queue: dict[str, list[Remark]] = {}
     for queue in seen.queues:
@@ -257,12 +256,6 @@ def find_remarks(seen: Overview) -> list[Remark]:
     for worker in seen.workers:
         found += _of_worker(worker, seen.workers)
     return found
-
-
-def _stuck_queues(workers: Sequence[WorkerStatus]) -> set[str]:
-    """The queues of which a live worker is stuck in a pass."""
-    tasks = [task.partition("/") for worker in workers if worker.alive for task in worker.stuck]
-    return {rest.rpartition("/")[0] for kind, _, rest in tasks if kind == COMBINE}
 
 
 def _remark(finding: Finding, name: str, text: str, level: Level | None = None) -> Remark:

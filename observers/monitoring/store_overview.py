@@ -85,6 +85,12 @@ class WorkerStatus:
     app: str = ""
 
     @property
+    def stuck_queues(self) -> set[str]:
+        """The queues whose passes hang or fail repeatedly."""
+        tasks = [task.partition("/") for task in self.stuck]
+        return {rest.rpartition("/")[0] for kind, _, rest in tasks if kind == COMBINE}
+
+    @property
     def command(self) -> str:
         """The command that starts a worker like this one; with its app only if this is MODULE:APP."""
         words = ["cq worker", *map(quote, self.queues or ())]
