@@ -363,6 +363,8 @@ class CombineQueue(Generic[K, V]):
     ) -> list[tuple[int, V | Any]]:
         """The values of a key by slots of time: `[(start, value), ...]`, the oldest first; for a queue with a roll-up.
 
+        Each `start` is in seconds since 1970.
+
         The slots are those that have a part of the last `last` seconds: so the oldest and the newest one may have
         parts outside of them. They are read from the coarsest level with periods that divide `by`, if it keeps the
         span; several periods of it are combined into one slot. A slot of which the level may have deleted a part is
