@@ -10,11 +10,13 @@ before a caller gets an older version: that is correct only if the versions have
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from weakref import WeakSet
 
 from cq import runtime
 from cq.backoff import delay_after
@@ -44,7 +46,8 @@ class StoreFollower(Generic[T]):
     """The newest version of something, in memory, for all threads and tasks of a process: the base of followers.
 
     Create one for each process, after forking, and close it at the end; it is also a context manager. While
-    the store cannot be read, `latest` stays the same, and the read is retried, at least every 10 s.
+    the store cannot be read, `latest` stays the same, and the read is retried, at least every 10 s. In a forked child
+    it is closed, and `problem` says so.
 
     Args:
         db: a database of either store.
@@ -65,6 +68,7 @@ class StoreFollower(Generic[T]):
         self._begun = self._done = 0  # reads of the store
         self._watch = WatchSlot()
         self._wake, self._closing, self._ended = runtime.event(), runtime.event(), runtime.event()
+        _followers.add(self)
         runtime.start_thread(self._run, "cq-follower")
 
     _has_watch: ClassVar[bool]
@@ -216,6 +220,27 @@ class StoreFollower(Generic[T]):
         if problem and not self.problem and not self.is_closed:
             log.warning("%s cannot be read: %s", self._what, problem)
         self.problem = problem
+
+    def _forget(self) -> None:
+        """Close it in a forked child, which has no thread that reads, and where others may have held the locks."""
+        self._lock, self._listeners = Lock(), set()
+        self._wake, self._closing, self._ended = runtime.event(), runtime.event(), runtime.event()
+        self._closing.set()
+        self._ended.set()
+        self.problem = (
+            "this follower was made before the process was forked: open the store and make it only afterwards"
+        )
+
+
+_followers: Final[WeakSet[StoreFollower[Any]]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for follower in list(_followers):
+        follower._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True, slots=True)

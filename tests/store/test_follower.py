@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cq.store import FollowedRead, ReadFollower
 from cq.testing import drain
 from cq.windows import Window
 from tests.kit.faults import TIMED_OUT, WrappedDatabase
+from tests.kit.processes import run_code
 from tests.kit.queues import add
 
 SECONDS = 60.0
@@ -101,3 +103,27 @@ def test_the_latest_stays_while_the_store_cannot_be_read(db: Any) -> None:
 def test_what_is_no_time_between_reads_is_refused(db: Any, every: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="a positive duration"):
         ReadFollower(db, lambda tr: None, every=every)
+
+
+FORKS = """
+import os, sys
+import cq
+from cq.store import ReadFollower
+
+with ReadFollower(cq.open(sys.argv[1]), lambda tr: tr.get(b"a").value) as follower:
+    version = follower.wait(timeout=60).version
+    if os.fork() == 0:
+        print(follower.wait(version), follower.is_closed, follower.problem)
+        follower.close(timeout=600)
+        sys.exit()
+    os.wait()
+    print(follower.is_closed, repr(follower.problem))
+"""
+
+
+def test_a_follower_is_closed_in_a_forked_child_which_lacks_its_thread(tmp_path: Path) -> None:
+    found = run_code(FORKS, f"embedded:{tmp_path / 'a.db'}")
+    assert found.err == ""
+    child, parent = found.out.splitlines()
+    assert child.startswith("None True this follower was made before the process was forked: open the store")
+    assert parent == "False ''"
