@@ -43,10 +43,15 @@ def events_in(rows: Iterable[KeyValue]) -> list[GroupEvent]:
     """Decode the events of one user, in commit order; raises `CorruptData`."""
     events = []
     for row in rows:
-        if row.value not in (JOINED, LEFT):
-            raise CorruptData(f"an event of a group is not one that cq wrote: {row.value[:40]!r}")
+        check_event(row.value)
         events.append(GroupEvent(id_of(row.key), row.value == JOINED))
     return events
+
+
+def check_event(stored: bytes) -> None:
+    """Raise `CorruptData` unless this is a stored event."""
+    if stored not in (JOINED, LEFT):
+        raise CorruptData(f"an event of a group is not one that cq wrote: {stored[:40]!r}")
 
 
 def is_member(events: Sequence[GroupEvent], message: bytes | None = None, since: bytes | None = None) -> bool:

@@ -189,8 +189,8 @@ def now() -> int:
 
 
 def is_quiet(stored: bytes) -> bool:
-    """Whether a stored message never counts as unread."""
-    return bool(stored[-1] & QUIET)
+    """Whether a stored message never counts as unread; one that was emptied by another program counts."""
+    return bool(stored) and bool(stored[-1] & QUIET)
 
 
 def quiet(stored: bytes) -> bytes:

@@ -11,9 +11,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from cq.encoding.cbor import array_head
 from cq.encoding.codec import brief
 from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig, read_feed_config
+from cq.feeds.groups import check_event
 from cq.feeds.messages import StoredMessage, decode_message, is_quiet, take
 from cq.keys import prefix_end
 from cq.keys.feed import (
@@ -61,6 +63,8 @@ class _VerifiedPage(NamedTuple):
 def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
     """Yield all inconsistencies of a feed: messages, numbers and notes that are damaged, lost or superfluous.
 
+    In addition joins and leaves that are damaged, as a group's messages wait for them.
+
     In a feed with numbers, at most one page of messages without numbers is checked for each receiver. Costs about two
     reads for each stored message; conflicts with no other transaction. Raises `FeedNotConfigured`.
     """
@@ -78,6 +82,13 @@ def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
     while place is not None:
         place, found = transact(db, _by_snapshot(partial(_check_group, keys, place)))
         yield from found
+    for row, value in scan_rows(db, *keys.all_events()):
+        try:
+            check_event(value)
+        except CorruptData as error:
+            # Of a group and a user: two items of CBOR, one after the other.
+            names = array_head(2) + row[len(keys.all_events) : -ID_BYTES]
+            yield FeedDifference(f"group and user {_shown(names)}", str(error))
 
 
 def _by_snapshot(check: Callable[[TransactionRead], Any]) -> Callable[[Transaction], Any]:

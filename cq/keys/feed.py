@@ -84,6 +84,7 @@ class FeedKeys:
     Attributes:
         all_latest: the prefix of the `latest` keys of all receivers.
         all_group_messages, all_group_texts: the prefixes of the messages to all groups, and of their texts.
+        all_events: the prefix of the joins and leaves of all groups.
     """
 
     def __init__(self, name: str) -> None:
@@ -92,6 +93,7 @@ class FeedKeys:
         self.all_latest = Prefix(self.prefix + b"l")
         self.all_group_messages = Prefix(self.prefix + b"g")
         self.all_group_texts = Prefix(self.prefix + b"b")
+        self.all_events = Prefix(self.prefix + b"e")
 
     # Messages
 
@@ -185,20 +187,20 @@ class FeedKeys:
 
     def new_event(self, group: bytes, user: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for an event: a user joins or leaves a group."""
-        return stamped(self.prefix + b"e" + group + user, _NUMBER.pack(counter))
+        return stamped(self.all_events + group + user, _NUMBER.pack(counter))
 
     def events(self, group: bytes, after: bytes = b"") -> Range:
         """The range of a group's events by user, optionally only of the users after one."""
-        prefix = self.prefix + b"e" + group
+        prefix = self.all_events + group
         return prefix_end(prefix + after) if after else prefix, prefix_end(prefix)
 
     def events_of(self, group: bytes, user: bytes) -> Range:
         """The range of a user's events in a group, in commit order."""
-        return below(self.prefix + b"e" + group + user)
+        return below(self.all_events + group + user)
 
     def user_of(self, group: bytes, key: bytes) -> bytes:
         """The user in the key of an event of a group."""
-        return key[len(self.prefix) + 1 + len(group) : -ID_BYTES]
+        return key[len(self.all_events) + len(group) : -ID_BYTES]
 
     def new_group_message(self, group: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a message to a group."""

@@ -18,6 +18,7 @@ from cq.store.transact import transact
 from tests.kit.workers import running
 
 ANN = encode_name("", "ann")
+BOB = encode_name("", "bob")
 CREW = encode_name("", "crew")
 
 
@@ -55,6 +56,11 @@ DAMAGES: dict[str, tuple[Callable[[Feed, Any, bytes], object], str]] = {
     ),
     "a number lost": (lambda feed, tr, id_: tr.clear(feed.keys.number(ANN, 4)), "number 4 does not belong"),
     "a message damaged": (lambda feed, tr, id_: tr.set(feed.keys.message(ANN, id_), b"?"), "not CBOR"),
+    "a message emptied": (lambda feed, tr, id_: tr.set(feed.keys.message(ANN, id_), b""), "not CBOR"),
+    "a join damaged": (
+        lambda feed, tr, id_: tr.set(feed.keys.events_of(CREW, BOB)[0] + id_, b"?"),
+        "group and user ('crew', 'bob'): an event of a group is not one that cq wrote",
+    ),
     "a mark lost": (lambda feed, tr, id_: tr.clear(feed.keys.numbered(ANN)), "there are greater numbers"),
     "a mark damaged": (lambda feed, tr, id_: tr.set(feed.keys.numbered(ANN), b"?"), "not one that cq wrote"),
     "a note lost": (lambda feed, tr, id_: tr.clear(feed.keys.unnumbered(ANN)), "have no numbers"),
