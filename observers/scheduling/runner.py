@@ -61,20 +61,20 @@ class Runner(Generic[T]):
         self._has_run = False
         self._closed = False
         self._threads = threads
-        self._started = False
+        self._started = 0  # threads
 
     def submit(self, task: T, seconds: float = 0.0) -> None:
         """Run the task in its turn, after `seconds` seconds; never blocks.
 
-        Ignored for a task that is running or submitted already, and by a closed runner.
+        Ignored for a task that is running or submitted already, and by a closed runner. Raises `RuntimeError` if the
+        system starts no more threads.
         """
         with self._changed:
             if self._closed or task in self._tickets or task in self._running:
                 return
-            if not self._started:
-                self._started = True
-                for number in range(self._threads):
-                    runtime.start_thread(self._loop, f"cq-worker-{number}")
+            while self._started < self._threads:  # at the limit of the system's threads, a later call goes on
+                runtime.start_thread(self._loop, f"cq-worker-{self._started}")
+                self._started += 1
             self._wait(task, seconds)
 
     def discard(self, task: T) -> bool:

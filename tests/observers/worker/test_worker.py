@@ -668,6 +668,33 @@ class TestRunner:
         assert most == 1
         assert left <= 0
 
+    def test_threads_that_could_not_be_started_are_started_later(self) -> None:
+        class Limited(runtime.Machine):
+            left = 1
+
+            def start_thread(self, target: Callable[[], object], name: str) -> None:
+                if self.left == 0:
+                    raise RuntimeError("can't start new thread")
+                self.left -= 1
+                super().start_thread(target, name)
+
+        meeting = threading.Barrier(3)
+
+        def work(task: str) -> float:
+            meeting.wait(SECONDS)
+            return DONE
+
+        machine = Limited()
+        runner = Runner(work, fail, lambda task: None, threads=3, lane=Lane)
+        with runtime.using(machine):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                runner.submit("a")
+            machine.left = 2
+            for task in ("a", "b", "c"):
+                runner.submit(task)
+        assert runner.wait_idle(SECONDS)
+        runner.close()
+
     def test_a_task_comes_again_after_the_time_it_asks_for(self) -> None:
         answers = [0.01, 0.0, DONE]
         after: list[str] = []
