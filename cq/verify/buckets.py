@@ -47,6 +47,7 @@ def check_state(piece: Piece, found: Found) -> None:
             what += ", and only it has how far the values are converted to the new version of the combiner"
         elif has_new_purge(shape, unknown):
             what += ": if the latest purge had not ended, run it again after the repair"
+        what += "" if converts else _repeated(_unswitched(piece))
         fix = None if converts else partial(_derive_state, piece, shape, bucket)
         piece.report("state-unreadable", found.key, what, fix)
 
@@ -76,6 +77,12 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
     )
     piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())
     notify(piece, shape.generation, bucket)  # the lost state may have recorded work
+
+
+def _repeated(unswitched: list[ObserverConfig]) -> str:
+    """A warning about what the repair of a state repeats: only the state has how far a backfill has come."""
+    names = ", ".join(repr(each.name) for each in unswitched if not each.keeps_totals)
+    return f"; a repair reports all values to {names} again, each as new" if names else ""
 
 
 # Work and notifications
@@ -123,7 +130,7 @@ def _check_bucket(
     yield
     has_values = bool(values.to_list())
     if not stored.present() and has_values and _had_pass(piece.config, unswitched):
-        what = f"bucket {bucket} of generation {shape.generation} has values, but no state"
+        what = f"bucket {bucket} of generation {shape.generation} has values, but no state{_repeated(unswitched)}"
         fix = partial(_derive_state, piece, shape, bucket)
         piece.report("state-missing", queue.state(shape.generation, bucket), what, fix)
         return

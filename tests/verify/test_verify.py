@@ -398,7 +398,9 @@ def test_a_bucket_that_has_lost_its_state_reports_and_purges_nothing_again(db: A
     queue, received = QueueKeys(name), len(seen.changes)
     put(db, {queue.state(1, 0): None})
 
-    assert [each.kind for each in found_in(db, queue, repair=True)] == ["state-missing"]
+    (found,) = found_in(db, queue, repair=True)
+    assert found.kind == "state-missing"
+    assert "again" not in found.what  # no backfill is in progress
 
     drain(db, name, app=seen.app(name))
     assert len(seen.changes) == received
@@ -417,6 +419,7 @@ def test_an_observer_that_was_being_told_is_told_anew_when_its_state_is_lost(
     found = found_in(db, queue, repair=True)
 
     assert [each.kind for each in found] == ["state-unreadable"] * 2
+    assert all("; a repair reports all values to " in each.what for each in found)
     assert found_in(db, queue) == []
     drain(db, name, app=app)
     assert seen.values == NOW
