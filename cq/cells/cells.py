@@ -38,6 +38,7 @@ from cq.errors import (
     CellError,
     CellMismatch,
     CellNotKnown,
+    CorruptData,
     InvalidConfiguration,
     StoreError,
     UserDeleted,
@@ -359,7 +360,8 @@ class Cells:
     def resume_moves(self) -> int:
         """Complete all moves under way, of all processes; returns their number.
 
-        Raises as `move`, after it has completed the moves that it can: one cell whose store fails stops no others.
+        Raises as `move`, after it has completed the moves that it can: one cell whose store fails, or one user whose
+        data are damaged, stops no others.
         """
         return _try_all(partial(self._resume_move, user) for user in self.directory.moving())
 
@@ -461,14 +463,15 @@ class Cells:
 
 
 def _tried(act: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Call a function; returns its result, or the error if it may come from one cell.
+    """Call a function; returns its result, or the error if it may come from one cell or one user.
 
-    Such errors come from a move, from opening a cell's store, or from a transaction in it. Others are raised.
+    Such errors come from a move, from opening a cell's store, from a transaction in it, or from damaged data in it.
+    Others are raised.
     """
     try:
         return act(), None
     except Exception as error:
-        if isinstance(error, CellError | StoreError) or error_code(error) is not None:
+        if isinstance(error, CellError | CorruptData | StoreError) or error_code(error) is not None:
             return None, error
         raise
 

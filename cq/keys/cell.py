@@ -28,7 +28,7 @@ from struct import Struct
 from typing import Any, Final
 
 from cq.encoding import codec
-from cq.errors import InvalidData, TooLarge
+from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys.queue import ROOT, Prefix, check_name, prefix_end
 
 CELLS: Final = ROOT + b"c/"
@@ -96,8 +96,12 @@ def packed_count(number: int) -> bytes:
 
 
 def count_of(value: bytes | None) -> int:
-    """The inverse of `packed_count`; 0 for None."""
-    return 0 if value is None else int(_COUNT.unpack(value)[0])
+    """The inverse of `packed_count`; 0 for None. Raises `CorruptData`."""
+    if value is None:
+        return 0
+    if len(value) != _COUNT.size:
+        raise CorruptData(f"the number of users of a cell is not one that cq wrote: {value[:40]!r}")
+    return int(_COUNT.unpack(value)[0])
 
 
 def record(user: bytes) -> bytes:

@@ -19,6 +19,7 @@ from cq.config.store_id import ensure_store_id
 from cq.errors import (
     CellMismatch,
     CellNotKnown,
+    CorruptData,
     InvalidConfiguration,
     MoveFailed,
     NoRoom,
@@ -429,6 +430,31 @@ class FullDisk(WrappedDatabase):
         if what == "commit" and tr.writes:
             raise self.error(1510)
         return super().call(tr, what, *args, **kwargs)
+
+
+def test_a_user_whose_fence_is_damaged_stops_no_moves_of_others(site: Site) -> None:
+    site.own.limit_cell("cell1", 0)
+    users = ("ann", "bob")
+    homes = {user: site.own.place(user) for user in users}
+    site.own.limit_cell("cell1", None)
+    for user in users:
+        site.own.directory.begin_move(user, "cell1")
+    damaged = cellkeys.fence(cellkeys.encoded_user("ann"))
+    transact(site.own.store(homes["ann"]), lambda tr: tr.set(damaged, b"?"))
+
+    with pytest.raises(CorruptData):
+        site.own.resume_moves()
+
+    assert [each.user for each in site.own.moves()] == ["ann"]
+    assert site.own.locate("bob").cell == "cell1"
+
+
+def test_a_damaged_number_of_users_is_named(site: Site) -> None:
+    site.own.place(USER)
+    transact(site.own.directory.db, lambda tr: tr.set(cellkeys.count("cell1"), b"?"))
+
+    with pytest.raises(CorruptData, match="the number of users of a cell"):
+        site.own.cells()
 
 
 @pytest.mark.parametrize("act", ["resume_moves", "rebalance"])
