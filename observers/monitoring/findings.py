@@ -168,6 +168,7 @@ _SECTIONS: Final = {
 _LINK_KINDS: Final = Finding.LINK, Finding.LINK_STOPPED, Finding.LINK_LATE
 _OUTBOX_KINDS: Final = Finding.OUTBOX, Finding.OUTBOX_STOPPED, Finding.OUTBOX_LATE
 _NOT_NEEDED: Final = "Start one when updates are added."
+_STUCK: Final = "Its log has the errors. Without one, some of these wait for a system that does not answer."
 _REPLACED: Final = "Other workers do its work. Start another one if you still need it."
 OF_WORKERS, OF_LINKS, OF_SYSTEMS = (
     tuple(each for each in Finding if each.subject in subjects)
@@ -404,7 +405,8 @@ def _of_worker(worker: WorkerStatus, workers: Sequence[WorkerStatus]) -> list[Re
     if worker.left_alone:
         found.append(_remark(Finding.LEFT_ALONE, worker.id, f"leaves alone: {', '.join(worker.left_alone)}"))
     if worker.stuck:
-        found.append(_remark(Finding.WORKER, worker.id, f"is stuck in: {', '.join(worker.stuck)}"))
+        stuck = _remark(Finding.WORKER, worker.id, f"is stuck in: {', '.join(worker.stuck)}")
+        found.append(stuck._replace(todo=_STUCK))
     if worker.error:
         is_recent = worker.error_at is None or runtime.time() - worker.error_at < _RECENT_SECONDS
         text, level = f"had the latest error: {worker.error}", None if is_recent else Level.NOTE
