@@ -8,9 +8,12 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
+import subprocess
 import termios
 from collections.abc import Callable
+from contextlib import suppress
 
 from tests.cli.conftest import Cli
 from tests.kit.processes import SECONDS
@@ -59,6 +62,13 @@ class Terminal:
         """Wait until it has printed a text that ends like this."""
         while not self._read.decode(errors="replace").endswith(end):
             assert self._more(), self._read
+
+    def interrupt(self) -> None:
+        """Press ^C until the command ends: the first one may come between its question and its wait for an answer."""
+        while self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5.0)
 
     def type(self, text: str) -> None:
         """Type a text."""

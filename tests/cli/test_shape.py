@@ -126,7 +126,7 @@ def test_a_question_is_answered_and_an_interrupt_ends_it(
         if typed:
             terminal.type(typed)
         else:
-            terminal.process.send_signal(signal.SIGINT)
+            terminal.interrupt()
         said = terminal.output()
 
     assert terminal.process.returncode == status

@@ -60,7 +60,7 @@ def test_every_seed_holds() -> None:
     assert "no violation" in done.stdout
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_canary_is_caught(part: int) -> None:
     names = list(CANARIES)[part::PARTS]
