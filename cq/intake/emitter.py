@@ -32,6 +32,7 @@ from cq.errors import (
     EmitterFull,
     FlushFailed,
     InvalidConfiguration,
+    StoreError,
     TooLarge,
 )
 from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake, committed_here
@@ -195,22 +196,31 @@ class Emitter(Generic[K, V]):
     def close(self) -> None:
         """Refuse further increments, and commit those taken, within `timeout` seconds; a second call has no effect.
 
-        Raises `FlushFailed` if increments are not committed in time; these are given up. If ^C ends the call, the exit
-        of the process commits them.
+        Raises `FlushFailed` if increments are not committed in time, or if the store is closed; these are given up. If
+        ^C ends the call, the exit of the process commits them.
         """
         self._buffer.close(f"the emitter of queue {self.queue.name!r} is closed: make another one")
         self._closing.set()
-        until, is_done = runtime.monotonic() + self.timeout, True
+        seconds, why = self._time_to_close()
+        until, is_done = runtime.monotonic() + seconds, True
         # Repeatedly: a flush may make room for increments of finalizers.
         while is_done and (last := self._buffer.seal()) is not None:
             is_done = last.done.wait(max(0.0, until - runtime.monotonic()))
         self._take_back()  # not before: ^C may end the wait, and then the exit of the process begins it again
         if not is_done:
-            reason = TimeoutError(self._buffer.latest_failure or f"not done within {self.timeout:g} s")
+            reason = TimeoutError(self._buffer.latest_failure or why)
             left = self._buffer.give_up(reason)
             if left:
                 count, is_unknown = sum(each.count for each in left), any(each.in_doubt for each in left)
                 raise self._failure(count, is_unknown, reason) from reason
+
+    def _time_to_close(self) -> tuple[float, str]:
+        """The seconds that `close` waits, and why increments are not committed after them."""
+        try:
+            self._db.create_transaction()
+        except StoreError as error:  # closed before the emitter: it stays so
+            return 0.0, str(error)
+        return self.timeout, f"not done within {self.timeout:g} s"
 
     def statistics(self) -> EmitterStatistics:
         """Counts since the creation of the emitter."""

@@ -552,6 +552,16 @@ def test_it_needs_a_queue_and_its_combiner(db: Any, name: str) -> None:
     cq.Emitter(cq.CombineQueue(name, combiner=CONCATENATE), db).close()
 
 
+def test_one_whose_store_was_closed_before_does_not_wait_for_it(tmp_path: Any) -> None:
+    """As at the end of a test that closes its store only."""
+    db = cq.open(f"embedded:{tmp_path}/test.db")
+    emitter = cq.Emitter(cq.configure(db, "q"), db, every=600.0, timeout=600.0)
+    emitter.emit("k")
+    cq.store.close(db)
+    with pytest.raises(cq.errors.FlushFailed, match=r"1 increments are given up.*the store is closed"):
+        emitter.close()
+
+
 def test_closed_it_takes_nothing(db: Any, name: str, queue: Gate) -> None:
     emitter = cq.Emitter(queue, db)
     emitter.emit("k")
