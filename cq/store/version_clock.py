@@ -14,6 +14,7 @@ low by the time of the suspension. Ages decide policy only, never whether or how
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -97,7 +98,15 @@ class VersionClock:
 
 
 _clocks: WeakKeyDictionary[Any, VersionClock] = WeakKeyDictionary()
-_lock: Final = threading.Lock()
+_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may have held it
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def clock_of(db: Any) -> VersionClock:

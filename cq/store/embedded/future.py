@@ -11,6 +11,7 @@ code that drops a transaction too early fails on this store as well.
 from __future__ import annotations
 
 import operator
+import os
 import sys
 import threading
 import traceback
@@ -26,6 +27,14 @@ T = TypeVar("T")
 # Reentrant: the garbage collector may drop a transaction, which settles its futures, in a thread that holds this lock.
 callbacks_lock = threading.RLock()
 _allocate = threading.Lock
+
+
+def _after_fork() -> None:
+    global callbacks_lock  # noqa: PLW0603 - a thread that does not exist in the child may have held it
+    callbacks_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Cancellation:

@@ -486,6 +486,37 @@ def _try_in_child(db: Database) -> int:
     return 2
 
 
+HELD = """
+import os, signal, sys, threading
+import cq
+from cq.store import version_clock
+from cq.store.embedded import future
+
+held, ended = threading.Event(), threading.Event()
+
+def hold():
+    with version_clock._lock, future.callbacks_lock:
+        held.set()
+        ended.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+if os.fork() == 0:
+    signal.alarm(60)
+    db = cq.open(sys.argv[1])
+    version_clock.clock_of(db)
+    db[b"a"] = b"1"
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+ended.set()
+"""
+
+
+def test_a_forked_child_can_use_a_store_whatever_locks_threads_of_its_parent_hold(path: Path) -> None:
+    assert run_code(HELD, f"embedded:{path}").out == "0\n"
+
+
 def test_links_lead_to_one_store(path: Path) -> None:
     link = path.with_name("link.db")
     link.symlink_to(path)
