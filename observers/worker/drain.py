@@ -8,9 +8,9 @@ from typing import Final
 
 from cq import runtime
 from cq.errors import CorruptData, CqError
-from cq.keys.link import LinkKeys
+from cq.keys.link import LinkKeys, OutboxKeys
 from cq.observers.links.failure_note import NotedTask
-from cq.observers.links.outbox.state import read_problem, read_settings
+from cq.observers.links.outbox.state import read_problem
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.members import EXPIRY, LINK, OUTBOX
 from cq.observers.scheduling.task import Job
@@ -125,7 +125,8 @@ class Left:
                     self.add(link.queue, f"link {link.link!r} of queue {link.queue!r}", reason)
         if OUTBOX in work.roles:
             for name in work.found:
-                if (OUTBOX, name) not in here and transact(db, lambda tr: read_settings(tr.snapshot, name)):  # noqa: B023
+                key = OutboxKeys(name).settings
+                if (OUTBOX, name) not in here and transact(db, lambda tr: tr.snapshot.get(key).present()):  # noqa: B023
                     _, problem = transact(db, lambda tr: read_problem(tr.snapshot, name))  # noqa: B023
                     reason = problem or work.problem(name) or "this worker cannot read its rows"
                     self.add(name, f"link 'outbox' of queue {name!r}", reason)

@@ -27,7 +27,6 @@ from cq.observers.links.outbox.state import (
     parse_state,
     read_problem,
     read_settings,
-    read_state,
 )
 from cq.observers.links.outbox.table import OutboxFence, OutboxTables, StrayRows
 from cq.observers.links.outbox.task import OutboxSource, OutboxTask, find_outbox, source_of
@@ -148,10 +147,11 @@ class OpenOutbox(NamedTuple):
     def rebase(self) -> bool:
         """Continue with the rows that the table has now, after one of the databases was restored to an earlier state.
 
-        Each of these rows is added, also if it was added before a restore. Returns False, and changes nothing, if the
-        two databases agree. Raises `LinkFailed`.
+        Each of these rows is added, also if it was added before a restore. So are rows that are added and not deleted
+        yet, if the state in the store is unreadable or missing. Returns False, and changes nothing, if the two
+        databases agree. Raises `LinkFailed`.
         """
-        before = transact(self.db, lambda tr: read_state(tr, self.queue))
+        stored, before = transact(self.db, self._read)
         with self._transaction() as (conn, tables):
             fence = tables.fence(conn, self.queue, lock=True)
             if fence == OutboxFence(self.source.store, before.batch):
@@ -163,14 +163,22 @@ class OpenOutbox(NamedTuple):
                 fresh = replace(fresh, packed=before.packed, until=before.until)
                 tables.delete(conn, before.ids, before.until)
             # The store first: if this fails before the commit, the databases still differ.
-            transact(self.db, lambda tr: self._restart(tr, before, fresh))
+            transact(self.db, lambda tr: self._restart(tr, stored, fresh))
             if fence is None:
                 tables.insert_fence(conn, self.queue, OutboxFence(self.source.store, fresh.batch))
             tables.set_fence(conn, self.queue, store=self.source.store, batch=fresh.batch)
         return True
 
-    def _restart(self, tr: Transaction, before: OutboxState, fresh: OutboxState) -> None:
-        if read_state(tr, self.queue).batch not in (before.batch, fresh.batch):
+    def _read(self, tr: Transaction) -> tuple[bytes | None, OutboxState]:
+        """The stored state and its content; if it is unreadable or missing, that of an outbox without any batch."""
+        stored = tr.get(self.keys.state).value
+        try:
+            return stored, parse_state(stored or b"")
+        except CorruptData:
+            return stored, OutboxState.of(b"", b"")
+
+    def _restart(self, tr: Transaction, before: bytes | None, fresh: OutboxState) -> None:
+        if tr.get(self.keys.state).value not in (before, fresh.to_bytes()):
             raise LinkFailed("a worker has moved rows meanwhile: run the command again")
         tr.set(self.keys.state, fresh.to_bytes())
         notify(tr, self.queue)

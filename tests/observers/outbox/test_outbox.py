@@ -542,3 +542,32 @@ def test_verify_finds_a_damaged_key_of_an_outbox(db: Any, name: str, sqlite_url:
     transact(db, lambda tr: tr.set(key, b"damaged"))
 
     assert [(each.kind, each.where) for each in found_in(db, name)] == [("outbox", key)]
+
+
+@pytest.mark.parametrize("damaged", [None, b"?"])
+@pytest.mark.usefixtures("sqlite_url")
+def test_an_outbox_whose_state_is_lost_continues_after_a_rebase(
+    db: Any, name: str, damaged: bytes | None
+) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    move(db, name)
+    insert(name, {"b": 1})
+    key = OutboxKeys(name).state
+    transact(db, lambda tr: tr.clear(key) if damaged is None else tr.set(key, damaged))
+    assert problem(db, name)
+
+    assert opened(db, name).rebase()
+
+    move(db, name)
+    assert values(db, name) == {"a": 1, "b": 1}
+
+
+@pytest.mark.usefixtures("sqlite_url")
+def test_a_drain_names_an_outbox_whose_settings_are_damaged(db: Any, name: str) -> None:
+    configure(db, name)
+    transact(db, lambda tr: tr.set(OutboxKeys(name).settings, b"\x05"))
+
+    left = Worker(db).drain()
+
+    assert any("outbox" in line and "settings" in line for line in left)
