@@ -134,11 +134,13 @@ def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, 
     return len(ids)
 
 
-@outboxes.replaces(f"{_OPERATE}.read_state", seed=29, only={"send again", "careless", "deaths", "freezes"})
-def forgets_the_batch_under_way_at_a_rebase(read: Any, tr: Any, name: str) -> OutboxState:
+@outboxes.replaces(
+    f"{_OPERATE}.OpenOutbox._read", seed=29, only={"send again", "careless", "deaths", "freezes"}
+)
+def forgets_the_batch_under_way_at_a_rebase(read: Any, self: Any, tr: Any) -> tuple[bytes, OutboxState]:
     """A rebase leaves the rows in the table that a worker has added and not deleted yet."""
-    state = read(tr, name)
-    return OutboxState.of(state.batch, state.previous)
+    stored, state = read(self, tr)
+    return stored, OutboxState.of(state.batch, state.previous)
 
 
 @outboxes.replaces(f"{_OPERATE}.parse_state", seed=25, only={"remove", "freezes"})

@@ -60,6 +60,13 @@ def test_every_seed_holds() -> None:
     assert "no violation" in done.stdout
 
 
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_canary_finds_what_it_replaces(name: str) -> None:
+    """Also canaries that this run of the tests does not try."""
+    with CANARIES[name]():
+        pass
+
+
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_canary_is_caught(part: int) -> None:
