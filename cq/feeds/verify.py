@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.encoding.cbor import array_head
 from cq.encoding.codec import brief
 from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig, read_feed_config
@@ -86,9 +85,7 @@ def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
         try:
             check_event(value)
         except CorruptData as error:
-            # Of a group and a user: two items of CBOR, one after the other.
-            names = array_head(2) + row[len(keys.all_events) : -ID_BYTES]
-            yield FeedDifference(f"group and user {_shown(names)}", str(error))
+            yield FeedDifference(f"group and user {_shown(keys.names_of(row))}", str(error))
 
 
 def _by_snapshot(check: Callable[[TransactionRead], Any]) -> Callable[[Transaction], Any]:

@@ -36,6 +36,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from cq.encoding import codec
+from cq.encoding.cbor import array_head
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, Prefix, below, check_name, prefix_end, stamped, valid_name
 
@@ -201,6 +202,10 @@ class FeedKeys:
     def user_of(self, group: bytes, key: bytes) -> bytes:
         """The user in the key of an event of a group."""
         return key[len(self.all_events) + len(group) : -ID_BYTES]
+
+    def names_of(self, key: bytes) -> bytes:
+        """The group and the user in the key of an event of any group, as one encoded pair."""
+        return array_head(2) + key[len(self.all_events) : -ID_BYTES]
 
     def new_group_message(self, group: bytes, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a message to a group."""
