@@ -108,7 +108,8 @@ def verify(options: AppOptions, queue: Queue, link: Link = None, wait: Wait = WA
     one line of totals. cq cannot read what other targets keep.
     """
     with _opened_link(queue, link, options, options.read_store) as opened:
-        table = table_check(opened, report_unsent(opened.db, opened.keys, wait))
+        table = table_check(opened, wait)  # refuses a link without a table before anything is reported
+        table.wait_seconds = report_unsent(opened.db, opened.keys, wait)
         with reported_interrupt("nothing was changed"):
             found = Verification(opened.db, queue, {"table": table.run})
             advice = f"`cq link rebuild {queue} {opened.keys.link}` sends all values again"

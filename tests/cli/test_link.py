@@ -50,6 +50,20 @@ def count(db: Any, **updates: int) -> None:
     Worker(db, queues=["words"]).drain()
 
 
+def test_a_link_without_a_table_is_refused_before_its_changes_are_waited_for(
+    here: Here, db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_HOOK_URL", "http://127.0.0.1:9/")
+    assert here("configure", "words", "--webhook", "CQ_HOOK_URL").status == 0
+    transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"a": 1}))
+    combine(db, "words")
+
+    refused = here("link", "verify", "words")
+
+    assert refused.status == 1
+    assert refused.err.startswith("cq: link 'webhook' of queue 'words' has no table: ")
+
+
 @pytest.mark.usefixtures("words")
 def test_a_table_gets_the_values_and_is_verified(here: Here, db: Any, report: Path) -> None:
     count(db, a=1, b=2)

@@ -49,6 +49,7 @@ class TableCheck:
         wait_seconds: how long a run waits in total for entries to be sent.
 
     Attributes:
+        wait_seconds: may be changed before the run.
         undecided: keys without a result: their changes were not exported in time.
     """
 
@@ -60,7 +61,7 @@ class TableCheck:
         target = cast(SqlTarget, link.target)
         self.reporting, self.definition = target.reporting, target.definition
         self.feeder = target.feeder
-        self._wait_seconds = wait_seconds
+        self.wait_seconds = wait_seconds
         self._deadline = 0.0
         self.undecided: list[Any] = []
         self._are_rows_checked = True
@@ -74,7 +75,7 @@ class TableCheck:
         Raises `CqError` while the export is still being filled with all values, `LinkFailed` if the reporting
         database cannot be read.
         """
-        self._deadline = runtime.monotonic() + self._wait_seconds
+        self._deadline = runtime.monotonic() + self.wait_seconds
         self._check_filled()
         totals, found = verification.totals, 0
         totals |= {"values": 0, "rows": 0}
