@@ -18,7 +18,7 @@ from tests.kit.processes import SECONDS, wait_until
 from tests.kit.sketches import needs_sketches
 
 
-@pytest.mark.sampled(2, among="bench")
+@pytest.mark.sampled(3, among="bench")
 def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any) -> None:
     own = cli.folder / "own"
     own.mkdir()
@@ -51,7 +51,7 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     assert transact(db, lambda tr: tr.get_range(b"cq bench", b"cq bencj").to_list()) == []
 
 
-@pytest.mark.sampled(2, among="bench")
+@pytest.mark.sampled(3, among="bench")
 def test_many_callers_of_one_process_are_measured(cli: Cli) -> None:
     ended = cli.run(
         *("bench", *LITTLE, "--keys", "100000", "--seconds", "0.4"),
@@ -69,7 +69,7 @@ def test_many_callers_of_one_process_are_measured(cli: Cli) -> None:
     assert min(row["committed"] for row in found["single_adds"]) > 0
 
 
-@pytest.mark.sampled(2, among="bench")
+@pytest.mark.sampled(3, among="bench")
 def test_decisions_and_the_time_to_answer_are_measured(cli: Cli) -> None:
     ended = cli.run("bench", *LITTLE, "--per-transaction", "none", "--decide", "--against", "none", "--json")
     assert (ended.status, ended.err) == (0, "")
@@ -88,7 +88,7 @@ def test_decisions_and_the_time_to_answer_are_measured(cli: Cli) -> None:
     assert all(row["cq_to_it"] == 1 for row in rows if row["system"] == "cq")
 
 
-@pytest.mark.sampled(2, among="bench")
+@pytest.mark.sampled(3, among="bench")
 def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(cli: Cli) -> None:
     ended = cli.run(
         "bench",
@@ -118,7 +118,7 @@ def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(
         assert_adds_up(row)
 
 
-@pytest.mark.sampled(2, among="bench")
+@pytest.mark.sampled(3, among="bench")
 @needs_sketches
 def test_a_roll_up_and_distinct_visitors_are_compared_with_the_same_results(cli: Cli) -> None:
     ended = cli.run(

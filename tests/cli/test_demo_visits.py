@@ -43,7 +43,7 @@ def test_a_long_line_is_read_in_pieces_and_the_next_one_as_it_is(
     assert peak < 6_000_000
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
     options = "--number 1500 --speed 800 --kill-every 0.5 --seed 5 --chart visits.svg --json"
 
@@ -84,7 +84,7 @@ def read_places(db: Any) -> list[int]:
     return cq.transact(db, lambda tr: [int(tr.get(key).value or 0) for key in keys])
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_db: Any) -> None:
     hours = (
         b'192.0.2.%d - - [01/Mar/2025:%02d:00:%02d +0000] "GET / HTTP/1.0" 200 1\n' % (second, hour, second)

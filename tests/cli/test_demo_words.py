@@ -139,7 +139,7 @@ def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli, he
     ]
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_running_it_again_follows_the_files(
     cli: Cli, here: Here, demo_db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +183,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, demo_db: Any) -> None:
     documents, total = counted(*PACKAGES)
     output = cli.folder / "output"
@@ -238,7 +238,7 @@ def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
                 return  # it was faster than this: there is nothing to kill any more
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 @linux
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_its_workers_end_with_it(cli: Cli, demo_db: Any, number: int) -> None:
@@ -257,7 +257,7 @@ def test_its_workers_end_with_it(cli: Cli, demo_db: Any, number: int) -> None:
         wait_for_end(worker)
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 @linux
 @pytest.mark.parametrize("seed", range(2))
 def test_the_counts_are_exact_after_deaths_and_a_second_run(cli: Cli, demo_db: Any, seed: int) -> None:
@@ -277,7 +277,7 @@ def test_the_counts_are_exact_after_deaths_and_a_second_run(cli: Cli, demo_db: A
     assert values(demo_db) == total
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 @linux
 def test_without_any_worker_left_it_combines_by_itself(cli: Cli, demo_db: Any) -> None:
     cq.configure(demo_db, "demo_words")

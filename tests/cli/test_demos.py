@@ -137,7 +137,7 @@ def test_a_killed_process_leaves_no_semaphore(tmp_path: Path) -> None:
 # Cells
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_users_are_where_they_are_said_to_be_whoever_is_killed(cli: Cli) -> None:
     command = ("demo", "cells", "--number", "60", "--users", "5", "--cells", "3", "--movers", "1")
 
@@ -168,7 +168,7 @@ def test_a_store_that_has_cells_is_left_alone(here: Here, cli: Cli) -> None:
 # Chat
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_messages_are_as_recounted_whoever_is_killed(cli: Cli) -> None:
     sizes = ("--users", "4", "--groups", "2", "--messages", "60", "--flood", "600")
     processes = ("--senders", "1", "--workers", "1", "--kill-every", "0.5")
@@ -241,7 +241,7 @@ def test_a_difference_is_told(db: Any, feed: Feed) -> None:
 CAP: Final = 8
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_shops_and_budgets_are_as_recounted_whoever_is_killed(cli: Cli) -> None:
     """It takes the time of a hold: at its end all holds have expired."""
     sizes = ("--processes", "2", "--workers", "1", "--cap", "43", "--for", "1s", "--kill-every", "0.4")
@@ -310,7 +310,7 @@ def test_differences_are_told(cli: Cli, shops: Any) -> None:
 # Tags
 
 
-@pytest.mark.sampled(2, among="demos")
+@pytest.mark.sampled(3, among="demos")
 def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
     rng = Random(3)
     lines, total = [], Counter[str]()

@@ -165,7 +165,7 @@ def test_a_command_says_in_one_line_that_there_is_no_room(cli: Cli, db: Any) -> 
 READING = ("status", "health", "link list", "get words a", "items words", "aside list words", "limit words")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, among="full disks")
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
 def test_commands_that_only_read_need_no_room(cli: Cli, is_open: bool) -> None:
     """Neither for files that SQLite makes beside a store that no process has open, nor for a commit."""
@@ -184,6 +184,7 @@ def test_commands_that_only_read_need_no_room(cli: Cli, is_open: bool) -> None:
         assert b"does not answer" not in out
 
 
+@pytest.mark.sampled(2, among="full disks")
 def test_commands_that_only_read_work_on_a_full_file_system(tmp_path: Path) -> None:
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
@@ -217,6 +218,7 @@ def test_commands_that_only_read_work_on_a_full_file_system(tmp_path: Path) -> N
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.sampled(2, among="full disks")
 def test_a_store_that_is_opened_without_room_is_not_called_damaged(cli: Cli) -> None:
     assert cli.run("configure", "words", "--combiner", "sum").status == 0
     assert cli.run("add", "words", "a=1").status == 0
