@@ -129,7 +129,7 @@ def _at_its_position(
 
 
 @links.replaces(
-    "cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=9, end_seconds=30.0
+    "cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=13, end_seconds=30.0
 )
 def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""

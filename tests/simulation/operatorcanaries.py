@@ -85,7 +85,7 @@ def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
     return int(tr.get_read_version().wait()) - int(self._remember_seconds * VERSIONS_PER_SECOND)
 
 
-@queues.replaces("cq.intake.documents.Documents._read_part", seed=133, also={"documents"})
+@queues.replaces("cq.intake.documents.Documents._read_part", seed=172, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
@@ -252,7 +252,7 @@ def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""
 
 
-@queues.replaces("cq.passes.reporting._note_missed", also={"unreadable", "rebuild", "observers"})
+@queues.replaces("cq.passes.reporting._note_missed", seed=21, also={"unreadable", "rebuild", "observers"})
 def forgets_reports_of_unreadable_values(
     note: Callable[..., object], effects: Any, missed: Any, encoded: bytes, failure: Any
 ) -> None:
