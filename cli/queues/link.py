@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -108,10 +109,10 @@ def verify(options: AppOptions, queue: Queue, link: Link = None, wait: Wait = WA
     one line of totals. cq cannot read what other targets keep.
     """
     with _opened_link(queue, link, options, options.read_store) as opened:
-        table = table_check(opened, wait)  # refuses a link without a table before anything is reported
-        table.wait_seconds = report_unsent(opened.db, opened.keys, wait)
+        table = table_check(opened)  # refuses a link without a table before anything is reported
+        seconds = report_unsent(opened.db, opened.keys, wait)
         with reported_interrupt("nothing was changed"):
-            found = Verification(opened.db, queue, {"table": table.run})
+            found = Verification(opened.db, queue, {"table": partial(table.run, wait_seconds=seconds)})
             advice = f"`cq link rebuild {queue} {opened.keys.link}` sends all values again"
             counts = report("cq link verify", found, options.json, advice=advice)
     if counts["differences"]:

@@ -106,14 +106,14 @@ def opened_link(
         sender.close()
 
 
-def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:
+def table_check(link: OpenLink) -> TableCheck:
     """The comparison of a link's table with the values; raises `NotInStore` for a link of another kind."""
     if link.observer.settings[TO] != "sql":
         raise NotInStore(
             f"link {link.keys.link!r} of queue {link.queue!r} has no table: cq cannot read what its target keeps, "
             "compare it there"
         )
-    check: TableCheck = _imported("sql.verify").TableCheck(link, wait_seconds)
+    check: TableCheck = _imported("sql.verify").TableCheck(link)
     return check
 
 

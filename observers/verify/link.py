@@ -166,7 +166,7 @@ def check_tables(verification: Verification, app: App | None, wait_seconds: floa
 
 def _check_table(verification: Verification, link: OpenLink, seconds: float) -> Iterator[Difference]:
     try:
-        differences = list(table_check(link, seconds).run(verification))
+        differences = list(table_check(link).run(verification, seconds))
         if differences and verification.repair:
             link.rebuild()
         yield from (replace(each, repaired=verification.repair) for each in differences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,8 +53,10 @@ class Compared:
     """What the check of a link's table finds, with its totals."""
 
     def __init__(self, link: OpenLink, wait_seconds: float = 30.0) -> None:
-        check = table_check(link, wait_seconds)
-        self.verification = Verification(link.db, link.queue, {"table": check.run})
+        check = table_check(link)
+        self.verification = Verification(
+            link.db, link.queue, {"table": partial(check.run, wait_seconds=wait_seconds)}
+        )
         self.differences = list(self.verification.run())
         self.totals, self.undecided = self.verification.totals, check.undecided
 

@@ -46,14 +46,12 @@ class TableCheck:
 
     Args:
         link: the link.
-        wait_seconds: how long a run waits in total for entries to be sent.
 
     Attributes:
-        wait_seconds: may be changed before the run.
         undecided: keys without a result: their changes were not exported in time.
     """
 
-    def __init__(self, link: OpenLink, wait_seconds: float) -> None:
+    def __init__(self, link: OpenLink) -> None:
         self.db = link.db
         self.link = link
         self.keys = link.keys
@@ -61,13 +59,14 @@ class TableCheck:
         target = cast(SqlTarget, link.target)
         self.reporting, self.definition = target.reporting, target.definition
         self.feeder = target.feeder
-        self.wait_seconds = wait_seconds
         self._deadline = 0.0
         self.undecided: list[Any] = []
         self._are_rows_checked = True
 
-    def run(self, verification: Verification) -> Iterator[Difference]:
+    def run(self, verification: Verification, wait_seconds: float) -> Iterator[Difference]:
         """Compare all values, then all rows, then the keys that differ once more.
+
+        In total it waits for `wait_seconds` seconds for entries to be sent.
 
         Adds to the totals of the verification: `values` and `rows` compared, keys that are `waiting` for their export,
         and whether the `whole` table was compared: False if `MAX_DIFFERENCES` ended the check early.
@@ -75,7 +74,7 @@ class TableCheck:
         Raises `CqError` while the export is still being filled with all values, `LinkFailed` if the reporting
         database cannot be read.
         """
-        self._deadline = runtime.monotonic() + self.wait_seconds
+        self._deadline = runtime.monotonic() + wait_seconds
         self._check_filled()
         totals, found = verification.totals, 0
         totals |= {"values": 0, "rows": 0}
