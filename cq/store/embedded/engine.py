@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.embedded import file
+from cq.store.embedded import file, future
 from cq.store.embedded.committer import WAIT_SECONDS, Committer
 from cq.store.embedded.error import IO_ERROR, FDBError
 from cq.store.embedded.file import Access
@@ -137,6 +137,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 def _after_fork() -> None:
     file.note_fork()
+    future.note_fork()
     for engine in list(_engines):
         engine.abandon()
 

@@ -11,7 +11,6 @@ code that drops a transaction too early fails on this store as well.
 from __future__ import annotations
 
 import operator
-import os
 import sys
 import threading
 import traceback
@@ -29,12 +28,10 @@ callbacks_lock = threading.RLock()
 _allocate = threading.Lock
 
 
-def _after_fork() -> None:
+def note_fork() -> None:
+    """In a forked child: make the lock of callbacks anew."""
     global callbacks_lock  # noqa: PLW0603 - a thread that does not exist in the child may have held it
     callbacks_lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Cancellation:
