@@ -93,13 +93,15 @@ class NotedTask(Task):
         self._tries += 1
         pause = delay_after(self._tries, longest=LONGEST_PAUSE)
         asked = error.pause if isinstance(error, LinkFailed) else 0.0
-        if asked > pause:
-            pause, self._asked_until = asked, runtime.monotonic() + asked
+        is_asked = asked >= pause
+        if is_asked:
+            pause = asked
+            self._asked_until = runtime.monotonic() + pause
         emit("link_failed", queue=self.queue, link=self.notes.link, task=str(self), pause=pause, error=text)
-        self.problem, self.is_waiting = printable(text), pause == asked
+        self.problem, self.is_waiting = printable(text), is_asked
         self._may_be_noted = True
         store_failure(self.db, self.notes, self._noted_bucket, self._generation, text)
-        return min(pause, STOPPED_SECONDS) if pause == asked else pause
+        return min(pause, STOPPED_SECONDS) if is_asked else pause
 
     def _asked_seconds(self) -> float:
         """The seconds until the next look at a pause that the target has asked for; 0.0: there is none.
