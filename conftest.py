@@ -28,7 +28,7 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell the processes of pytest-xdist whether the run draws samples; they do not see what its command names."""
+    """Pass on whether the run draws samples: a process of pytest-xdist does not see the command line."""
     node.workerinput["draws_samples"] = _draws_samples(node.config)
 
 
@@ -62,10 +62,10 @@ def _draws_samples(config: pytest.Config) -> bool:
 
 
 def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one in `n` of the cases of each test marked `sampled(n)`, drawn anew for each run, at least one.
+    """Deselect cases of tests marked `sampled(n)`: one in `n` stays, and at least one. Each run draws other cases.
 
-    The cases of all tests that are marked `sampled(n, among=NAME)` with one name are drawn from together. All cases of
-    all tests take half as long again: many runs of a share of them find what one run of all would.
+    Tests marked `sampled(n, among=NAME)` with the same name share one draw. A run of all cases takes half as long
+    again; many runs of a share find the same defects.
     """
     if not _draws_samples(config):
         return

@@ -118,9 +118,9 @@ def configure(
             `bool`, `list`, `dict`, `set`, `datetime` or `"any"`. cq ignores the parts
             of a `set[str]`: they are for type checkers.
         combiner: the name of a built-in combiner (default of a new queue: `sum`), or one of your own. A later version
-            of the queue's own combiner begins a change to it, which workers finish: those with the former version
-            combine what is queued now, those with the new one convert the values by its `convert`. No other setting
-            can change in the same call.
+            of the queue's own combiner begins a change, and workers finish it: workers with the former version combine
+            the updates that are queued now; then workers with the new one convert the values by its `convert`. No other
+            setting can change in the same call.
         buckets: 1 to 4,096 (default of a new queue: 1 in an embedded store, 4 on a cluster). As many passes can run
             at the same time. Small transactions need few buckets: an add writes a row and a notification for each
             bucket that its keys touch.

@@ -147,8 +147,8 @@ def test_a_conversion_that_fails_is_a_problem_and_not_left_to_workers(db: Any, s
     (remark,) = [each for each in found if "converted" in each.text]
     is_failing = stuck == "words"
     assert remark.finding is (Finding.CONVERSION if is_failing else Finding.PROGRESS)
-    (told,) = [each for each in found if "is stuck in" in each.text]
-    assert "does not answer" in told.instruction
+    (of_worker,) = [each for each in found if "is stuck in" in each.text]
+    assert "does not answer" in of_worker.instruction
     assert ("Repair `convert`" in remark.instruction) == (remark.level is Level.PROBLEM) == is_failing
 
 
