@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 import cq
+from cq.links import LinkFailed
+from cq.observers.links.sql import engine
 from cq.observers.links.sql import target as sqltarget
+from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from tests.kit.mariadb import MariadbServer
 from tests.kit.stores import db as db
@@ -102,6 +106,19 @@ def test_locks_of_tables_are_waited_for_as_long_as_those_of_rows(db: Any, name: 
     limits = "SELECT @@SESSION.lock_wait_timeout, @@SESSION.innodb_lock_wait_timeout"
     with reporting_of(configure(db, name)).reading() as (conn, _):
         assert tuple(conn.execute(sa.text(limits)).one()) == (30, 30)
+
+
+@pytest.mark.usefixtures("reporting_url")
+def test_only_the_first_answer_of_a_connection_must_come_soon(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "CONNECT_SECONDS", 0.2)
+    with reporting_of(configure(db, name)).reading() as (conn, _):
+        conn.execute(sa.text("SELECT SLEEP(0.4)"))
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        database = ReportingDatabase(f"mysql://root@127.0.0.1:{hanging.getsockname()[1]}/report")
+        with pytest.raises(LinkFailed, match=r"cannot be used: start it, .*timed out"), database.reading():
+            pass
 
 
 @pytest.mark.parametrize("point", ["locked", "applied", "committed"])

@@ -25,18 +25,18 @@ _MASK: Final = "***"
 _SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
 _NO_SECRET: Final = frozenset({"passfile"})  # libpq's path to a password file
 BUSY_SECONDS: Final = 30
+CONNECT_SECONDS: Final = 10
 _READ_ONLY: Final = "cq_read_only"
 # A thread that waits for an answer notices that the server or the network has vanished: else it would wait for hours.
 _POSTGRESQL: Final[Mapping[str, Any]] = {
-    "connect_timeout": 10,
+    "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 20,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
 _MYSQL: Final[Mapping[str, Any]] = {
-    "connect_timeout": 10,
-    "read_timeout": ANSWER_SECONDS,
+    "connect_timeout": CONNECT_SECONDS,
     "write_timeout": ANSWER_SECONDS,
     "charset": "utf8mb4",
 }
@@ -294,6 +294,9 @@ def _listen(engine: sa.Engine) -> None:
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
         case "mysql" | "mariadb":
+            if "read_timeout" not in engine.url.query:
+                event.listen(engine, "do_connect", _bound_first_answer)
+                event.listen(engine, "connect", _wait_longer)
             event.listen(engine, "connect", _prepare_mysql)
         case "postgresql" if engine.driver == "psycopg":
             event.listen(engine, "connect", prepare_psycopg)
@@ -319,6 +322,15 @@ def _prepare_mysql(connection: Any, record: object) -> None:
         cursor.execute(f"SET SESSION lock_wait_timeout = {BUSY_SECONDS}")
         cursor.execute("SET SESSION wait_timeout = 120")
         cursor.execute("SET SESSION time_zone = '+00:00'")
+
+
+def _bound_first_answer(dialect: object, record: object, args: object, parameters: dict[str, Any]) -> None:
+    # A server that hangs still accepts connections. PyMySQL has one timeout for its greeting and all later answers.
+    parameters["read_timeout"] = CONNECT_SECONDS
+
+
+def _wait_longer(connection: Any, record: object) -> None:
+    connection._read_timeout = ANSWER_SECONDS
 
 
 def dialect_of(engine: sa.Engine) -> Dialect:
