@@ -241,6 +241,17 @@ class TestClient:
             assert [len(receiver.post("msg_1", b"{}").text) for _ in range(2)] == [client.ANSWER_BYTES] * 2
             receiver.close()
 
+    def test_malformed_headers_are_no_answer_and_the_log_does_not_show_the_url(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with serving(
+            lambda request, body: (200, b""), headers=lambda: {"no separator\r\nX-Next": "1"}
+        ) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            with pytest.raises(LinkFailed, match="does not answer: ProtocolError, BadHeaders"):
+                HttpReceiver(URL_ENV, SECRET_ENV).post("msg_1", b"{}")
+        assert "hidden" not in caplog.text
+
     def test_a_receiver_that_is_down_is_named_without_the_path(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(URL_ENV, f"http://127.0.0.1:{free_ports()}/words?token=hidden")
         with pytest.raises(LinkFailed, match=r"does not answer: NewConnectionError, .*refused") as failed:
@@ -341,6 +352,16 @@ class TestAnswers:
         drain(db, QUEUE)
         assert status(db, QUEUE) == "active: "
         assert kept.history() == {"a": [1]}
+
+    @pytest.mark.parametrize("cut", [b"", b'{"position": "0-00'])
+    def test_a_position_that_a_broken_connection_has_cut_is_asked_for_again(
+        self, db: Any, cut: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cq.configure(db, QUEUE, links=[links.webhook()])
+        change(db, a=1)
+        with serving(lambda request, body: (409, cut)) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            assert step(db, QUEUE).startswith("failing: LinkFailed: the receiver of the webhook answered 409")
 
     def test_an_answer_of_deep_json_stops_the_link(self, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         cq.configure(db, QUEUE, links=[links.webhook()])

@@ -132,6 +132,10 @@ class _TimedReader(io.RawIOBase):
         super().close()
 
 
+class BadHeaders(HTTPException):
+    """Headers that are malformed, or end before their end."""
+
+
 class _TimedResponse(HTTPResponse):
     """An answer whose status, headers and body end at one deadline."""
 
@@ -139,6 +143,13 @@ class _TimedResponse(HTTPResponse):
         super().__init__(connected, *args, **kwargs)
         self.fp.close()
         self.fp = io.BufferedReader(_TimedReader(connected))
+
+    def begin(self) -> None:
+        super().begin()
+        if (
+            self.headers.defects
+        ):  # urllib3 would go on, and write the URL into the log, which may have a token
+            raise BadHeaders
 
 
 class _Connection(HTTPConnection):
