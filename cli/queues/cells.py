@@ -19,7 +19,7 @@ from cq.cli.shared.options import Options, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, json_text, note, progress, quantity
 from cq.cli.shared.table import ShownColumn
 from cq.encoding.json_values import to_json
-from cq.errors import InvalidConfiguration
+from cq.errors import CorruptData, InvalidConfiguration, UserNotPlaced
 from cq.store import open_exactly
 
 Cell = Annotated[str, argument("CELL", "Name of the cell.")]
@@ -67,7 +67,11 @@ def show(options: CellsOptions) -> None:
     users. With --json one line per cell, then one line per move, then one per deletion.
     """
     with Cells(options.read_store(), opener=partial(open_exactly, read_only=True)) as opened:
-        found, moves = opened.cells(), list(opened.moves())
+        found, moves = opened.cells(), list[Move]()
+        try:
+            moves.extend(opened.moves())
+        except (CorruptData, UserNotPlaced) as error:
+            note(f"the move of a user is not known: {error}")
         deletions = gather(
             opened, users_being_deleted, names=[each.name for each in found], timeout=_CELL_SECONDS
         )

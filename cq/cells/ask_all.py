@@ -15,7 +15,7 @@ from cq.cells.directory import deleted_error
 from cq.cells.records import DELETED, HERE, Fence
 from cq.cells.user_data import UserData
 from cq.durations import Span, span_of, timeout_of
-from cq.errors import CellError, UserDeleted
+from cq.errors import CorruptData, CqError, UserDeleted
 from cq.keys import cell as keys
 from cq.plain_text import describe
 from cq.store import read_earlier
@@ -109,7 +109,7 @@ def gather_users(
     for tries in count(1):
         plan: dict[str, list[tuple[Any, Location]]] = {}
         for user, location in cells.locate_all(left).items():
-            if isinstance(location, CellError):
+            if isinstance(location, CqError):
                 found.missing[user] = describe(location)
             else:
                 plan.setdefault(location.cell, []).append((user, location))
@@ -144,7 +144,7 @@ def _ask_cells(
                 found.missing[user] = got.missing[name]
             elif user not in got.answers[name]:
                 left.append(user)
-            elif isinstance(answer := got.answers[name][user], UserDeleted):
+            elif isinstance(answer := got.answers[name][user], UserDeleted | CorruptData):
                 found.missing[user] = describe(answer)
             else:
                 found.answers[user] = answer
@@ -153,12 +153,16 @@ def _ask_cells(
 
 def _ask_users(
     tr: Transaction, cells: Cells, ask: Callable[[UserData], T], of: Sequence[tuple[Any, Location]]
-) -> dict[Any, T | UserDeleted]:
+) -> dict[Any, T | UserDeleted | CorruptData]:
     """The answers of those of the users who are in this cell, by users."""
     fences = [tr.get(keys.fence(keys.encoded_user(user))) for user, _ in of]
-    answers: dict[Any, T | UserDeleted] = {}
+    answers: dict[Any, T | UserDeleted | CorruptData] = {}
     for (user, location), stored in zip(of, fences, strict=True):
-        fence = cells.fence_in(tr, location.cell, stored.value)
+        try:
+            fence = cells.fence_in(tr, location.cell, stored.value)
+        except CorruptData as error:
+            answers[user] = error
+            continue
         if fence == Fence(HERE, location.epoch):
             answers[user] = ask(UserData(tr, user, location.cell))
         elif fence.state == DELETED:

@@ -39,10 +39,12 @@ from cq.errors import (
     CellMismatch,
     CellNotKnown,
     CorruptData,
+    CqError,
     InvalidConfiguration,
     StoreError,
     UserDeleted,
     UserMoving,
+    UserNotPlaced,
 )
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead, error_code
@@ -130,11 +132,13 @@ class Cells:
             StoreError: the store cannot be opened.
         """
         settings = checked_settings(name, url, weight, web)
+        is_new = False
         try:
             self.directory.cell(name)
-            is_new = False
         except CellNotKnown:
             is_new = True
+        except CorruptData:  # the cell's store knows which cell it is
+            pass
         self._stores.claim(name, url, is_new=is_new)
         self.directory.put_cell(name, settings, is_new=is_new)
 
@@ -215,17 +219,17 @@ class Cells:
         known = self._cache.get(keys.encoded_user(user))
         return known if known is not None else self._remember(user, self.directory.record(user))
 
-    def locate_all(self, users: Iterable[Any]) -> dict[Any, Location | CellError]:
+    def locate_all(self, users: Iterable[Any]) -> dict[Any, Location | CqError]:
         """Return the locations of users, with at most one read of the directory, or the error that `locate` raises.
 
         Raises `InvalidData`.
         """
-        found: dict[Any, Location | CellError | None] = {
+        found: dict[Any, Location | CqError | None] = {
             user: self._cache.get(keys.encoded_user(user)) for user in users
         }
         records = self.directory.records(user for user, known in found.items() if known is None)
         read = {
-            user: each if isinstance(each, CellError) else self._remember(user, each)
+            user: each if isinstance(each, CqError) else self._remember(user, each)
             for user, each in records.items()
         }
         return {user: known or read[user] for user, known in found.items()}
@@ -346,16 +350,25 @@ class Cells:
         self._remember(user, UserMove(self.directory, self._stores, user).to(cell))
 
     def moves(self) -> Iterator[Move]:
-        """Yield the moves under way, including those with old data that are not cleared yet."""
+        """Yield the moves under way, including those with old data that are not cleared yet.
+
+        Raises `CorruptData` or `UserNotPlaced` for a user whose record is damaged or lost, after all others.
+        """
+        failed: CqError | None = None
         for user in self.directory.moving():
             try:
                 record = self.directory.record(user)
             except UserDeleted:  # in the meantime
                 continue
+            except (CorruptData, UserNotPlaced) as error:
+                failed = failed or error
+                continue
             if record.target is not None:
                 yield Move(user, record.cell, record.target)
             elif record.source is not None:
                 yield Move(user, record.source, record.cell)
+        if failed is not None:
+            raise failed
 
     def resume_moves(self) -> int:
         """Complete all moves under way, of all processes; returns their number.

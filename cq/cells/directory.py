@@ -17,6 +17,8 @@ from cq.cells.records import DRAINING, Cell, Record
 from cq.errors import (
     CellError,
     CellNotKnown,
+    CorruptData,
+    CqError,
     InvalidConfiguration,
     InvalidUrl,
     NoRoom,
@@ -106,11 +108,12 @@ class Directory:
 
         def put(tr: Transaction) -> None:
             stored = tr.get(keys.cell(name)).value
-            if stored is None:
-                numbers = [Cell.from_bytes(row.value).number for row in tr.get_range(*keys.cells())]
-                tr.set(keys.cell(name), Cell(**settings, number=max(numbers, default=0) + 1).to_bytes())
+            found = None if stored is None else _readable(stored)
+            if found is None:
+                entries = [_readable(row.value) for row in tr.get_range(*keys.cells())]
+                number = 1 + max((each.number for each in entries if each), default=0)
+                tr.set(keys.cell(name), Cell(**settings, number=number).to_bytes())
                 return
-            found = Cell.from_bytes(stored)
             if is_new and found.url != settings["url"]:
                 raise CellError(f"another process has just added cell {name!r}: see `cq cells list`")
             tr.set(keys.cell(name), replace(found, **settings).to_bytes())
@@ -142,7 +145,7 @@ class Directory:
         """Return a user's record; raises `UserNotPlaced`, `UserDeleted`, `InvalidData`."""
         return transact(self.db, lambda tr: read_record(tr.snapshot, user))
 
-    def records(self, users: Iterable[Any]) -> dict[Any, Record | CellError]:
+    def records(self, users: Iterable[Any]) -> dict[Any, Record | CqError]:
         """Return the records of users, read at once; the error that `record` would raise for users without one.
 
         Raises `InvalidData`.
@@ -151,7 +154,7 @@ class Directory:
         if not encoded:
             return {}
 
-        def read(tr: Transaction) -> dict[Any, Record | CellError]:
+        def read(tr: Transaction) -> dict[Any, Record | CqError]:
             stored = {user: tr.snapshot.get(key) for user, key in encoded.items()}
             return {user: _record_or_error(user, each.value) for user, each in stored.items()}
 
@@ -164,7 +167,7 @@ class Directory:
         def put(tr: Transaction) -> Record:
             stored = tr.get(keys.record(encoded)).value
             if stored is not None:
-                record = _checked_record(user, Record.from_bytes(stored))
+                record = _stored_record(user, stored)
                 also(tr)
                 return record
             fill = tr.snapshot.get(keys.FILL)
@@ -333,12 +336,30 @@ def read_cell(tr: TransactionRead, name: str) -> Cell:
     stored = tr.get(keys.cell(name)).value
     if stored is None:
         raise CellNotKnown(f"the directory has no cell {name!r}: `cq cells list` shows its cells")
-    return Cell.from_bytes(stored)
+    return _entry(name, stored)
+
+
+def _entry(name: str, stored: bytes) -> Cell:
+    try:
+        return Cell.from_bytes(stored)
+    except CorruptData as error:
+        raise CorruptData(
+            f"the entry of cell {name!r} is damaged, `cq cells add {name} URL` writes it again, without its limit, "
+            f"weight and state: {error}"
+        ) from None
+
+
+def _readable(stored: bytes) -> Cell | None:
+    try:
+        return Cell.from_bytes(stored)
+    except CorruptData:
+        return None
 
 
 def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStatus]:
     """Read all cells: their entries through `tr`, their numbers of users through `snapshot`."""
-    entries = [(keys.cell_of(row.key), Cell.from_bytes(row.value)) for row in tr.get_range(*keys.cells())]
+    rows = [(keys.cell_of(row.key), row.value) for row in tr.get_range(*keys.cells())]
+    entries = [(name, _entry(name, value)) for name, value in rows]
     users = [snapshot.get(keys.count(name)) for name, _ in entries]  # all are in flight together
     return [_status(name, cell, each) for (name, cell), each in zip(entries, users, strict=True)]
 
@@ -356,10 +377,10 @@ def read_record(tr: TransactionRead, user: Any) -> Record:
     return _stored_record(user, tr.get(keys.record(keys.encoded_user(user))).value)
 
 
-def _record_or_error(user: Any, stored: bytes | None) -> Record | CellError:
+def _record_or_error(user: Any, stored: bytes | None) -> Record | CqError:
     try:
         return _stored_record(user, stored)
-    except CellError as error:
+    except (CellError, CorruptData) as error:
         return error
 
 
@@ -368,7 +389,11 @@ def _stored_record(user: Any, stored: bytes | None) -> Record:
         raise UserNotPlaced(
             f"user {user!r} is in no cell: `cq cells place`, or Cells.place(), puts users into cells"
         )
-    return _checked_record(user, Record.from_bytes(stored))
+    try:
+        record = Record.from_bytes(stored)
+    except CorruptData as error:
+        raise CorruptData(f"the record of user {user!r} in the directory is damaged: {error}") from None
+    return _checked_record(user, record)
 
 
 def _checked_record(user: Any, record: Record) -> Record:

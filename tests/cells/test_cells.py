@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.cells import move
+from cq.cells import gather_users, move
 from cq.cells.cells import Cells
 from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity
 from cq.config.store_id import ensure_store_id
@@ -447,6 +447,40 @@ def test_a_user_whose_fence_is_damaged_stops_no_moves_of_others(site: Site) -> N
 
     assert [each.user for each in site.own.moves()] == ["ann"]
     assert site.own.locate("bob").cell == "cell1"
+
+
+def test_a_user_whose_record_is_damaged_is_named_beside_the_moves_and_data_of_others(site: Site) -> None:
+    for user in ("ann", "bob", "cyd"):
+        site.own.place(user)
+    for user in ("ann", "bob"):
+        site.own.directory.begin_move(user, "cell1" if site.own.locate(user).cell == "cell0" else "cell0")
+    record, fence = (
+        of(cellkeys.encoded_user(user)) for of, user in ((cellkeys.record, "ann"), (cellkeys.fence, "cyd"))
+    )
+    transact(site.directory, lambda tr: tr.set(record, b"?"))
+    transact(site.own.store(site.own.locate("cyd").cell), lambda tr: tr.set(fence, b"?"))
+    cells = site.process()
+
+    moves = cells.moves()
+    assert next(moves).user == "bob"
+    with pytest.raises(CorruptData, match="the record of user 'ann' in the directory is damaged"):
+        next(moves)
+    with pytest.raises(CorruptData, match="the record of user 'ann'"):
+        cells.resume_moves()
+    found = gather_users(cells, ["ann", "bob", "cyd"], lambda data: data.user)
+    assert found.answers == {"bob": "bob"}
+    assert set(found.missing) == {"ann", "cyd"}
+
+
+def test_a_damaged_entry_of_a_cell_is_named_and_written_again(site: Site) -> None:
+    transact(site.directory, lambda tr: tr.set(cellkeys.cell("cell1"), b"?"))
+    cells = site.process()
+    with pytest.raises(CorruptData, match="`cq cells add cell1 URL` writes it again"):
+        cells.cells()
+
+    cells.add_cell("cell1", site.url_of("cell1"))
+
+    assert [each.name for each in cells.cells()] == ["cell0", "cell1", "cell2"]
 
 
 def test_a_damaged_number_of_users_is_named(site: Site) -> None:
