@@ -64,25 +64,12 @@ def follow_readme(terminal: Terminal) -> None:
     assert (done.status, done.out) == (0, f"{expected}\n"), done
 
 
-def follow_tutorial(terminal: Terminal) -> None:
-    """Begin in a clone, and go on in a folder beside it.
-
-    Each block of commands prints the block of text that follows it on the page.
-    """
-    (_, _, installing), *shown = steps(DOCS / "learn/first-steps.md")
-    done = terminal.type(f"set -e\n{installing}")
-    assert (done.status, done.out) == (0, ""), done
-    beside = terminal.activated(terminal.folder.parent / "cq-tutorial")
-    assert [each.name for each in beside.folder.iterdir()] == [".venv"]
-    for (paragraph, language, block), (_, following, expected) in pairwise([*shown, ("", "", "")]):
-        if name := file_named(paragraph):
-            (beside.folder / name).write_text(block)
-        elif language == "sh":
-            done = beside.type(f"{{\n{block}}} 2>&1")
-            assert done.status == 0, done
-            assert without_variables(done.out) == (without_variables(expected) if following == "text" else [])
-        else:
-            assert language == "text"
+def installed(done: Outcome) -> Outcome:
+    """What a block that installs cq has ended with, without an error."""
+    if any(sign in done.err for sign in NO_NETWORK):
+        pytest.skip("pip reaches no package index")
+    assert done.status == 0, done
+    return done
 
 
 def without_variables(output: str) -> list[str]:
@@ -94,9 +81,9 @@ def without_variables(output: str) -> list[str]:
     return [" ".join(line.split()) for line in output.splitlines()]
 
 
-def test_from_a_clone_to_counted_words_a_live_dashboard_and_the_end_of_the_tutorial(
-    tmp_path: Path, processes: StartedProcesses
-) -> None:
+@pytest.fixture
+def cloned(tmp_path: Path) -> Terminal:
+    """A terminal in a new clone, on a machine with the Python of this one and without its virtual environment."""
     clone, tools = tmp_path / "clone", tmp_path / "tools"
     for path in (clone, tools):
         path.mkdir()
@@ -105,24 +92,26 @@ def test_from_a_clone_to_counted_words_a_live_dashboard_and_the_end_of_the_tutor
     for name in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, clone / name, symlinks=True, ignore=ignored)
-    # The Python of the machine, and not that of a virtual environment.
     (tools / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CQ_", "PYTHON"))}
-    environment = kept | {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    return Terminal(clone, kept | {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tmp_path)})
+
+
+@pytest.mark.sampled(2, among="first minutes")
+def test_from_a_clone_to_counted_words_and_a_live_dashboard(
+    cloned: Terminal, processes: StartedProcesses
+) -> None:
     counting, watching, *_ = blocks(ROOT / "README.md", "sh")
     begun = used()
 
-    terminal = Terminal(clone, environment)
-    counted = terminal.type(counting)
-    if any(sign in counted.err for sign in NO_NETWORK):
-        pytest.skip("pip reaches no package index")
+    counted = installed(cloned.type(counting))
 
-    assert counted.status == 0, counted
     assert "word   count" in counted.out
     assert used() - begun < COUNTED_SECONDS
 
+    environment = cloned.environment | {"DISPLAY": ""}
     live = processes.launch(
-        "bash", "-c", f"exec {watching}", cwd=clone, env=environment | {"DISPLAY": ""}, stderr=subprocess.PIPE
+        "bash", "-c", f"exec {watching}", cwd=cloned.folder, env=environment, stderr=subprocess.PIPE
     )
     assert live.stderr is not None
     address = live.stderr.readline().decode().removeprefix("open ").partition("#")[0].strip()
@@ -133,5 +122,25 @@ def test_from_a_clone_to_counted_words_a_live_dashboard_and_the_end_of_the_tutor
     assert "all equal" in ended(live).err
     assert used() - begun < SHOWN_SECONDS
 
-    follow_readme(terminal.activated(clone))
-    follow_tutorial(terminal)
+    follow_readme(cloned.activated(cloned.folder))
+
+
+@pytest.mark.sampled(2, among="first minutes")
+def test_the_tutorial_prints_what_it_shows(cloned: Terminal) -> None:
+    """It begins in a clone, and goes on in a folder beside it.
+
+    Each block of commands prints the block of text that follows it on the page.
+    """
+    (_, _, installing), *shown = steps(DOCS / "learn/first-steps.md")
+    assert installed(cloned.type(f"set -e\n{installing}")).out == ""
+    beside = cloned.activated(cloned.folder.parent / "cq-tutorial")
+    assert [each.name for each in beside.folder.iterdir()] == [".venv"]
+    for (paragraph, language, block), (_, following, expected) in pairwise([*shown, ("", "", "")]):
+        if name := file_named(paragraph):
+            (beside.folder / name).write_text(block)
+        elif language == "sh":
+            done = beside.type(f"{{\n{block}}} 2>&1")
+            assert done.status == 0, done
+            assert without_variables(done.out) == (without_variables(expected) if following == "text" else [])
+        else:
+            assert language == "text"

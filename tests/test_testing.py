@@ -78,6 +78,7 @@ def test_two(cq_db):
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "conftest",
     [

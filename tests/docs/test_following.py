@@ -112,7 +112,7 @@ def running_worker(reader: Reader) -> Iterator[None]:
         ended(worker)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=page.path, marks=[needs_sketches] * page.has_sketches) for page in FOLLOWED],

@@ -64,28 +64,31 @@ def picture(page: Page, name: str) -> Image.Image:
     return drawn
 
 
-def test_each_page_is_drawn_accessible_and_silent_and_fits_a_phone(browser: Browser, served: Serving) -> None:
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_each_page_is_drawn_accessible_and_silent_and_fits_a_phone(
+    browser: Browser, served: Serving, scheme: Literal["light", "dark"]
+) -> None:
     names = set()
     with opened(browser, served) as page:
+        page.emulate_media(color_scheme=scheme)
         for path in visited(page):
             expect(page.locator("h1")).to_be_visible()
             # `cq doctor` takes some seconds.
             expect(page.get_by_text("The checks run now.")).to_have_count(0)
-            for scheme in SCHEMES:
-                page.emulate_media(color_scheme=scheme)
-                name = f"{name_of(path)}-{scheme}"
-                names.add(f"{name}.png")
-                drawn = picture(page, name)
-                colours = drawn.convert("RGB").getcolors(drawn.width * drawn.height) or []
-                assert len(colours) > LEAST_COLOURS, path
-                brightness = sum(drawn.convert("L").resize((1, 1)).tobytes())
-                assert brightness < 100 if scheme == "dark" else brightness > 155
-                found = Axe().run(page)
-                assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+            name = f"{name_of(path)}-{scheme}"
+            names.add(f"{name}.png")
+            drawn = picture(page, name)
+            colours = drawn.convert("RGB").getcolors(drawn.width * drawn.height) or []
+            assert len(colours) > LEAST_COLOURS, path
+            brightness = sum(drawn.convert("L").resize((1, 1)).tobytes())
+            assert brightness < 100 if scheme == "dark" else brightness > 155
+            found = Axe().run(page)
+            assert found.violations_count == 0, f"{path}: {found.generate_report()}"
             page.set_viewport_size(PHONE)
             assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
             page.set_viewport_size(WIDE)
-    assert names >= {picture.name for picture in PICTURES.glob("*.png")}
+    assert names >= {picture.name for picture in PICTURES.glob(f"*-{scheme}.png")}
 
 
 def test_an_open_page_follows_the_store_and_keeps_the_focus(
