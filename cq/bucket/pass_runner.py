@@ -41,6 +41,8 @@ _MIN_SHARE: Final = 1 / 64
 # If passes are slow at any size, smaller ones would only be more of them.
 _MIN_SHARE_WHEN_SLOW: Final = 1 / 16
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_OLD)
+_FIRST_REQUESTS: Final = 1_000
+"""Requests that the first pass decides, at most: how long a decider takes is not known before."""
 _LEAST_READ: Final = 100_000  # bytes of rows, if a pass could take few of the rows read
 _BETWEEN_EXPIRIES: Final = 2
 """Passes with other work between two that delete due keys, if rows are queued: one of them may be a backfill."""
@@ -75,6 +77,8 @@ class PassRunner:
         self.cache = cache or BucketCache()
         self.limits = limits or Limits()
         self.size = PassSize(self.limits, observer_rate=_first_rate(code))
+        if code.decider is not None:
+            self.size.begin_with(_FIRST_REQUESTS)
         self.quarantine = Quarantine()
         self.attempts = Attempts(db, code.config, number)
         self._backfilling = False
@@ -141,7 +145,9 @@ class PassRunner:
         is_backfill = self._backfilling and self._passes % 2 == 0
         max_report = 0 if is_backfill or is_rejecting else min(size.reports.now, limits.max_report)
         max_backfill = min(size.backfills.now, limits.max_report) if is_backfill and not is_rejecting else 0
-        max_take = 1 if quarantine.rejected and self.attempts.cautious else size.max_take
+        max_take = size.max_take
+        if quarantine.rejected and self.attempts.cautious:  # which request has killed workers is not known
+            max_take = 1 if self.code.decider is None else None
         # Runs are not for an application's code, and no key of them can be taken alone or set aside. A merge changes no
         # index of an expiry, and adds to no level.
         is_unusual = (
@@ -205,9 +211,11 @@ class PassRunner:
         if 2000 <= code < 3000:  # errors of the client: too large, illegal keys, bad operations
             return True
         slow = code == TRANSACTION_TOO_OLD
-        if slow and len(attempt.blamed) > 1:
+        if slow and max(len(attempt.blamed), attempt.requests) > 1:
             return True
-        may_be = attempt.is_reporting or (slow and bool(self.code.observers))
+        may_be = attempt.is_reporting or (
+            slow and (bool(self.code.observers) or self.code.runs_application_code)
+        )
         # Other errors do not count: under contention many occur that no key causes.
         return may_be and bool(attempt.blamed) and self.quarantine.is_failed(attempt.blamed[0])
 
@@ -217,19 +225,10 @@ class PassRunner:
         self.quarantine.count_tries(attempt.blamed)
         if attempt.is_sorting:
             self._may_sort = False  # the usual way finds the key at fault
-        elif not self.size.halve_keys(attempt, is_too_large=error_code(error) == TRANSACTION_TOO_LARGE):
+        elif not self.size.halve_keys(attempt, error_code(error)):
             if not attempt.blamed:
                 raise error
-            # The requests of one key can be divided: answers and observers may write more than predicted.
-            is_large = error_code(error) == TRANSACTION_TOO_LARGE
-            if is_large and self._has_requests(attempt) and self.size.halve_share():
-                return
             self._reject_key(attempt, attempt.blamed[0], error)
-
-    def _has_requests(self, attempt: Pass) -> bool:
-        """Whether a pass has decided several requests."""
-        number = sum(map(len, attempt.view.taken.updates.values()))
-        return self.code.decider is not None and number > 1
 
     def _reject(self, attempt: Pass, error: PoisonKey) -> None:
         """Set aside a key that has killed workers; in a backfill, once it is the next key."""
@@ -314,7 +313,8 @@ class PassSize:
 
     Attributes:
         share: the share of the bytes and keys of the given limits that a pass may use now.
-        reports, backfills, takes: the number of keys that a pass may report, backfill, and take from the rows.
+        reports, backfills, takes: the number of keys that a pass may report, backfill, and take from the rows. A pass
+            with a decider takes requests instead of keys.
     """
 
     def __init__(
@@ -333,13 +333,17 @@ class PassSize:
         """Note the start of a pass."""
         self._begun = self._clock()
 
+    def begin_with(self, requests: int) -> None:
+        """Begin with so many requests; each fast pass may take twice as many as the one before."""
+        self.takes.now = min(requests, self.takes.most)
+
     def begin_small(self) -> None:
         """Begin with a single key, as a worker seems to have died with one of the keys."""
         self.reports.now = self.backfills.now = self.takes.now = 1
 
     @property
     def max_take(self) -> int | None:
-        """The number of different keys to take from the rows; None: no limit, as no pass has failed of late."""
+        """The number of keys or requests to take from the rows; None: no limit, as no pass has failed of late."""
         return None if self.takes.now == self.takes.most else self.takes.now
 
     def limits(self) -> Limits:
@@ -368,11 +372,17 @@ class PassSize:
         if code in _REFUSALS:
             self._halve_share(_MIN_SHARE)
 
-    def halve_keys(self, failed: Pass, *, is_too_large: bool) -> bool:
-        """Halve the number of keys that a failed pass has reported or taken; return False if it was a single one."""
-        blamed, taken = len(failed.blamed), len(failed.view.taken.updates)
-        # Take fewer rows first: with many folded keys the size does not depend on the reported ones.
-        if (is_too_large and taken > max(1, blamed)) or (not blamed and taken > 1):
+    def halve_keys(self, failed: Pass, code: int | None) -> bool:
+        """Halve the number of keys that a failed pass has reported or taken; return False if it was a single one.
+
+        `code` is that of the store's error, None for another one.
+        """
+        blamed, requests = len(failed.blamed), failed.requests
+        taken = requests or len(failed.view.taken.updates)
+        # Take fewer rows first: with many folded keys the size does not depend on the reported ones. Requests of one
+        # key can be divided, too.
+        is_too_much = code == TRANSACTION_TOO_LARGE or (code == TRANSACTION_TOO_OLD and requests > 0)
+        if (is_too_much and taken > max(1, blamed)) or (not blamed and taken > 1):
             self.takes.halve(taken)
         elif blamed > 1:
             (self.backfills if failed.is_backfilling else self.reports).halve(blamed)
@@ -395,7 +405,8 @@ class PassSize:
             self.reports.double()
         if result.backfilled:
             self.backfills.double()
-        self.takes.double()
+        if seconds < 2 * SLOW_SECONDS:  # twice as many might take longer than a transaction lives
+            self.takes.double()
         before, self._read_bytes = self._read_bytes, self.given.read_bytes
         if result.cut_at is not None:  # rows read but not taken are read again
             self._read_bytes = min(max(_LEAST_READ, 5 * result.cut_at // 4), self._read_bytes)
@@ -408,12 +419,6 @@ class PassSize:
         cost = WRITE_BYTES + SET_COPIES * (prefix + sum(map(len, reported)) / len(reported))
         rate, known = result.observer_bytes / (result.observer_changes * cost), self._observer_rate
         self._observer_rate = max(0.1, rate if rate > known else 0.7 * known + 0.3 * rate)
-
-    def halve_share(self) -> bool:
-        """Halve the share, as the requests of a single key are too many; returns False if it is the least one."""
-        before = self.share
-        self._halve_share(_MIN_SHARE)
-        return self.share < before
 
     def _halve_share(self, least: float) -> None:
         self.share = max(min(least, self.share), self.share / 2)

@@ -85,6 +85,12 @@ class Pass:
         return self.view.report if self.effects is None else self.effects.blamed
 
     @property
+    def requests(self) -> int:
+        """The number of requests that it decides; 0 in a queue that takes updates."""
+        is_deciding = self.view.code.decider is not None
+        return sum(map(len, self.view.taken.updates.values())) if is_deciding else 0
+
+    @property
     def is_backfilling(self) -> bool:
         """Whether the pass reports values that no update has changed."""
         return self.effects is not None and bool(self.effects.backfilled)

@@ -81,13 +81,16 @@ def _take(view: View) -> Taken:
     if plan.rejected or first in plan.suspects:
         wanted = (first,)
     elif plan.max_report:
-        most = plan.max_report if plan.max_take is None else min(plan.max_report, plan.max_take)
-        wanted = set(islice((encoded for encoded in queued if encoded not in plan.suspects), most))
+        others = (encoded for encoded in queued if encoded not in plan.suspects)
+        wanted = set(islice(others, plan.max_report))
     return _prefix(view, wanted)
 
 
 def _prefix(view: View, wanted: Collection[bytes]) -> Taken:
-    """The requests before the first one of another key, as many as the pass can answer, but at least one."""
+    """The requests before the first one of another key, as many as the pass can answer, but at least one.
+
+    At most `max_take` requests: a decider may be slow, and write more than predicted by its observer.
+    """
     decider, (copies, each_key) = view.code.decider, value_cost(view)
     is_heard = decider is not None and decider.observer is not None
     most = write_limit(view.plan.limits, is_observed=bool(view.code.observers))
@@ -95,15 +98,17 @@ def _prefix(view: View, wanted: Collection[bytes]) -> Taken:
     of_answer = _ANSWER_BYTES + (_OBSERVED_BYTES if is_heard else 0)
     of_row = set_bytes(AnswerKeys(view.config.name).answers(bytes(GROUP_BYTES)), GROUP_BYTES)
     found: Updates = {}
-    size = 0
+    size, left = 0, view.plan.max_take
     for row in view.rows:
         updates = row.updates
         each = of_answer + (row.size + of_row) // max(1, len(updates))
         for position, (encoded, request) in enumerate(updates):
             size += each + (0 if encoded in found else copies * len(encoded) + each_key)
-            if encoded not in wanted or (found and size > most):
+            if encoded not in wanted or (found and size > most) or left == 0:
                 return Taken(updates=found, rest=(row, position), size=size)
             found.setdefault(encoded, []).append(request)
+            if left is not None:
+                left -= 1
     return Taken(updates=found, size=size)
 
 

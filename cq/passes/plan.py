@@ -65,7 +65,7 @@ class PassPlan:
         max_report: number of keys to report, at most; 0 if values are backfilled, so that a failure has one cause, and
             while a key is to be set aside.
         max_backfill: number of values to backfill, at most; 1 for a rejected one.
-        max_take: number of different keys of the rows to touch, at most; None: no limit.
+        max_take: number of different keys of the rows to touch, at most, or of requests to decide; None: no limit.
         suspects: encoded keys to report only when no other key has work, and then one alone.
         try_suspect: whether to report one of the suspects, alone, if any has work.
         rejected: {encoded key: failure} of keys to set aside; the pass then calls no observer.

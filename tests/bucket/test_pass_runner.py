@@ -19,7 +19,7 @@ from cq.keys import QueueKeys
 from cq.observers import window_totals
 from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
-from cq.passes.effects import ManyFailed
+from cq.passes.effects import Effects, ManyFailed
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
@@ -178,6 +178,32 @@ def test_conflicts_do_not_count_against_a_key_that_is_too_old_once(db: Any, name
     assert calls == 12
     assert aside(db, name) == []
     assert values(db, name) == {"a": 1}
+
+
+def test_a_key_whose_combination_takes_too_long_does_not_delay_others(db: Any, name: str) -> None:
+    slow: list[Any] = []
+
+    def combine(key: Any, values: Sequence[int]) -> int:
+        slow.extend(key for _ in values if key == "slow")
+        return sum(values)
+
+    app = cq.App()
+    app.queue(name, key=str, value=int, combiner=cq.Combiner("slow", 1, combine), buckets=1)
+    app.configure(db, name)
+    add(db, name, {"a": 1, "slow": 1, "b": 1})
+    commit = Effects.write
+
+    def write(effects: Effects, tr: Any) -> None:
+        if slow:
+            slow.clear()
+            raise error_class(tr)(1007)
+        commit(effects, tr)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Effects, "write", write)
+        combine_all(db, name, app)
+    assert keys_aside(db, name) == {"slow"}
+    assert values(db, name) == {"a": 1, "b": 1}
 
 
 @pytest.mark.parametrize("code", [2101, 2103, 2005, 2004])

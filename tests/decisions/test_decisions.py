@@ -25,6 +25,7 @@ from cq.errors import (
 from cq.keys import QueueKeys, below, version_of
 from cq.keys.answers import TICKET_BYTES, AnswerKeys, group_of
 from cq.observers.worker.worker import Worker
+from cq.passes.effects import Effects
 from cq.passes.plan import Limits
 from cq.passes.view import MAX_MARKS
 from cq.queue import answers
@@ -35,7 +36,7 @@ from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import FDBError
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.queue import verify
-from tests.kit.faults import FaultyDatabase
+from tests.kit.faults import FaultyDatabase, error_class
 from tests.kit.queues import aside, code_of, put, stored
 from tests.kit.workers import running
 
@@ -471,6 +472,38 @@ def test_large_answers_to_one_key_need_smaller_passes(db: Any, name: str) -> Non
     assert_values(db, queue, {"a": 2_000})
     assert aside(db, name) == []
     assert {queue.answer(db, ticket, 0) for ticket in tickets[::100]} == {"x" * 9_000}
+
+
+@pytest.mark.parametrize("keys", ["a", "ab"])
+def test_slow_decisions_are_divided_over_passes_down_to_the_request_at_fault(
+    db: Any, name: str, keys: str
+) -> None:
+    """A transaction is too old if it has decided more than three requests, and if it has decided the slow one."""
+    decided: list[Any] = []
+
+    def decide(key: Any, state: Any, request: Any) -> tuple[int, int]:
+        decided.append(request)
+        return (state or 0) + 1, (state or 0) + 1
+
+    app, queue = shop(db, name, cq.Decider("slow", 1, decide), buckets=1)
+    requests = [*range(20), "slow", *range(20)]
+    pairs = [(keys[number % len(keys)], each) for number, each in enumerate(requests)]
+    tickets = cq.transact(db, lambda tr: queue.ask_many(tr, pairs))
+    commit = Effects.write
+
+    def write(effects: Effects, tr: Any) -> None:
+        some, decided[:] = decided[:], []
+        if len(some) > 3 or "slow" in some:
+            raise error_class(tr)(1007)
+        commit(effects, tr)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Effects, "write", write)
+        drain(db, name, app=app)
+    assert [each.updates[0][1] for each in aside(db, name)] == ["slow"]
+    with pytest.raises(DecisionFailed, match="1007"):
+        queue.answer(db, tickets[20], 0)
+    assert sum(dict(queue.scan(db)).values()) == 40
 
 
 def test_old_answers_are_refused_and_removed(db: Any, name: str) -> None:

@@ -59,7 +59,7 @@ def drops_requests_that_do_not_fit(prefix: Any, view: Any, wanted: Any) -> Any:
     return Taken(updates=prefix(view, wanted).updates)
 
 
-@decisions.replaces("cq.passes.deciding._Decisions._earlier", seed=254)
+@decisions.replaces("cq.passes.deciding._Decisions._earlier", seed=309)
 def forgets_answers_of_earlier_passes(*_: Any) -> Any:
     """A pass that answers a part of a group drops the answers to its other requests."""
     return {}
