@@ -77,7 +77,7 @@ def _day_of_session(file: str) -> int:
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
     """Put the handlers of signals back: commands in this process set their own."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

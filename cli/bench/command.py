@@ -14,6 +14,7 @@ from cq.cli.bench.systems.backends import REPORTING, RIVALS, Backends
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, duration_option, flag, number_option, option, option_set
 from cq.cli.shared.output import note, print_json, print_table, progress, say
+from cq.cli.shared.processes import end_signals
 
 GROWING: Final = ("keys", "sparse", "backlog")
 
@@ -150,11 +151,12 @@ def _print(report: dict[str, Any]) -> None:
 
 @contextmanager
 def _temporary() -> Iterator[Path]:
-    """A temporary folder, removed at exit, also on SIGTERM."""
-    # SIGTERM ends Python without running `finally`; as KeyboardInterrupt it runs the cleanup.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """A temporary folder, removed at exit, also on the signals of `end_signals`."""
+    # They end Python without running `finally`, and servers of the run would stay; as KeyboardInterrupt they run it.
+    before = {each: signal.signal(each, signal.default_int_handler) for each in end_signals()}
     try:
         with TemporaryDirectory(prefix="cq-bench-", ignore_cleanup_errors=True) as path:
             yield Path(path)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

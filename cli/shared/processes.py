@@ -190,12 +190,19 @@ def at_end_of_input(call: Callable[[], object]) -> None:
     runtime.start_thread(read, "input")
 
 
+def end_signals() -> list[signal.Signals]:
+    """The signals that ask for an end: SIGTERM, SIGINT, and SIGHUP of a closed terminal, unless `nohup` ignores it."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *(() if is_ignored else (signal.SIGHUP,))]
+
+
 def stop_on_signals(stop: Callable[[], object], end: Callable[[], object] = lambda: None) -> None:
-    """Stop at the first SIGTERM or SIGINT; end the process at the second, after `end`."""
+    """Stop at the first of `end_signals`; end the process at a second SIGTERM or SIGINT, after `end`."""
 
     def first(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, second)
         signal.signal(signal.SIGINT, second)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shell and its terminal send one each
         # In a thread: the signal may have interrupted the main thread while it holds a lock that `stop` needs.
         threading.Thread(target=stop).start()
 
@@ -203,8 +210,8 @@ def stop_on_signals(stop: Callable[[], object], end: Callable[[], object] = lamb
         end()
         os._exit(128 + number)
 
-    signal.signal(signal.SIGTERM, first)
-    signal.signal(signal.SIGINT, first)
+    for number in end_signals():
+        signal.signal(number, first)
 
 
 STOP_SECONDS: Final = 10.0

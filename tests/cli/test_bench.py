@@ -169,14 +169,15 @@ def assert_adds_up(row: dict[str, Any]) -> None:
     assert row["updates"] > 0
 
 
-def test_an_interrupt_ends_it_and_removes_what_it_has_made(cli: Cli) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_ends_it_and_removes_what_it_has_made(cli: Cli, number: int) -> None:
     own = cli.folder / "own"
     own.mkdir()
     cli.environment["TMPDIR"] = str(own)
     process = cli.start("bench", "--against", "none", "--seconds", "1000", start_new_session=True)
     wait_until(psutil.Process(process.pid).children, process)
 
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
 
     assert process.wait(SECONDS) == 130
     assert process.stderr is not None

@@ -47,7 +47,7 @@ app.queue("words", observers=[count_lengths, refuse])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_worker_combines_what_comes_until_it_is_told_to_stop(cli: Cli, db: Any, number: int) -> None:
     cq.configure(db, "words")
     worker = running(cli, "words", "--json")

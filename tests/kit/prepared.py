@@ -30,7 +30,7 @@ from cq.cli.main import command_line, main
 
 _CLIENT: Final = """
 import json, os, signal, socket, sys
-forwarded = signal.SIGINT, signal.SIGTERM
+forwarded = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
 server = socket.socket(socket.AF_UNIX)
 server.connect(SOCKET)
