@@ -5,7 +5,8 @@ by the queue's weight, and a queue that was idle starts at the current virtual t
 time that the other queues leave, and at most its share while they have work.
 
 Time is shared only when a thread becomes free, and a step that waits for another system, such as the receiver of a
-webhook, may hold its thread for long. So such steps never hold more than half of the threads.
+webhook, may hold its thread for long. So such steps never hold more than half of the threads. The place of one that
+hangs is given to another thread, see `Runner`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,13 @@ DONE: Final = -1.0
 CAUGHT_UP: Final = -2.0
 """As `DONE`, of a step of a `Task` that has found work: more may follow soon."""
 
+PATIENCE_SECONDS = 5.0
+"""How long a step that waits for another system keeps its thread from other tasks."""
+_MAX_HANGING: Final = 32
+"""Limit of the threads for steps that wait longer."""
+_HELD_SECONDS: Final = 1.0
+"""How soon to check again whether a step that hangs has ended."""
+
 
 def _one_lane(task: object) -> Lane:
     return Lane("")
@@ -24,6 +31,9 @@ def _one_lane(task: object) -> Lane:
 
 class Runner(Generic[T]):
     """A pool of threads that runs `work(task)` for each submitted task.
+
+    A step that waits for another system may hang. After `PATIENCE_SECONDS` another thread takes its thread's place, and
+    no task of the same queue and kind begins until it ends: it would hang, too.
 
     Args:
         work: runs one step; returns the seconds until the next: 0 for as soon as possible, `DONE` for no other.
@@ -57,6 +67,7 @@ class Runner(Generic[T]):
         self._tickets: dict[T, int] = {}
         self._waiting: dict[T, float] = {}
         self._running: dict[T, float] = {}
+        self._hanging: dict[T, tuple[str, Hashable]] = {}  # running tasks without a place in the pool
         self._numbers = count()
         self._has_run = False
         self._closed = False
@@ -106,12 +117,14 @@ class Runner(Generic[T]):
         with self._changed:
             horizon = runtime.monotonic() - seconds
             found = [task for task, since in self._running.items() if since < horizon]
-            blocks_all = len(found) == self._threads
-            blocks_outside = sum(self._lane(task).is_outside for task in found) == self._ready.max_outside
+            placed = [task for task in found if task not in self._hanging]
+            blocks_all = len(placed) == self._threads
+            blocks_outside = sum(self._lane(task).is_outside for task in placed) == self._ready.max_outside
             return found + [
                 task
                 for task, since in self._waiting.items()
-                if since < horizon and (blocks_all or (blocks_outside and self._lane(task).is_outside))
+                if since < horizon
+                and (blocks_all or (blocks_outside and self._lane(task).is_outside) or self._is_held(task))
             ]
 
     def close(self, seconds: float | None = None) -> bool:
@@ -138,7 +151,10 @@ class Runner(Generic[T]):
     def _queue(self, ticket: int, task: T) -> None:
         now = runtime.monotonic()
         lane = self._lane(task)
-        self._waiting[task] = now
+        self._waiting.setdefault(task, now)
+        if self._is_held(task):
+            heappush(self._later, (now + _HELD_SECONDS, ticket, task))
+            return
         since = now - self._waited_seconds(task)
         self._ready.put((ticket, task), lane, since)
 
@@ -150,19 +166,50 @@ class Runner(Generic[T]):
                 _, ticket, task = heappop(self._later)
                 if self._tickets.get(task) == ticket:
                     self._queue(ticket, task)
+            self._replace_hanging(now)
             taken = self._ready.take()
             if taken is None:
-                self._changed.wait(max(0.0, self._later[0][0] - now) if self._later else None)
+                seconds = max(0.0, self._later[0][0] - now) if self._later else None
+                if self._waiting:  # maybe for steps that hang
+                    seconds = _HELD_SECONDS if seconds is None else min(seconds, _HELD_SECONDS)
+                self._changed.wait(seconds)
                 continue
             _, (ticket, task) = taken
             if self._tickets.get(task) != ticket or task in self._running:
                 self._charge(task, 0.0)  # discarded since, so its kind's place is free again
+                continue
+            if self._is_held(task):
+                self._charge(task, 0.0)
+                self._queue(ticket, task)
                 continue
             del self._waiting[task]
             self._running[task] = now
             self._changed.notify()
             return task
         return None
+
+    def _replace_hanging(self, now: float) -> None:
+        """Give the places of steps that hang to other threads, if tasks wait."""
+        if not self._waiting:
+            return
+        for task, since in self._running.items():
+            if now - since <= PATIENCE_SECONDS or task in self._hanging or len(self._hanging) == _MAX_HANGING:
+                continue
+            lane = self._lane(task)
+            if lane.is_outside:
+                try:
+                    runtime.start_thread(self._loop, "cq-worker-in-place")
+                except RuntimeError:  # the system starts no more threads
+                    return
+                self._hanging[task] = lane.queue, lane.kind
+                self._charge(task, self._cost(now - since, 0.0))
+
+    def _is_held(self, task: T) -> bool:
+        """Whether a task must wait, because another one of its lane and kind hangs."""
+        if not self._hanging:
+            return False
+        lane = self._lane(task)
+        return (lane.queue, lane.kind) in self._hanging.values()
 
     def _charge(self, task: T, seconds: float) -> None:
         """End a taken task's turn, and charge its queue with `seconds`."""
@@ -182,15 +229,15 @@ class Runner(Generic[T]):
         while True:
             with self._changed:
                 task = self._next()
-            if task is None:
+            if task is None or not self._step(task):
                 return
-            self._step(task)
 
     def _notify_ended(self) -> None:
         with self._ended:
             self._ended.notify_all()
 
-    def _step(self, task: T) -> None:
+    def _step(self, task: T) -> bool:
+        """Run a step; returns whether the thread still has its place in the pool."""
         used = runtime.thread_seconds()
         try:
             seconds = self._work(task)
@@ -200,7 +247,9 @@ class Runner(Generic[T]):
         with self._changed:
             self._has_run = True
             elapsed = runtime.monotonic() - self._running.pop(task)
-            self._charge(task, self._cost(elapsed, used))
+            has_place = self._hanging.pop(task, None) is None
+            if has_place:
+                self._charge(task, self._cost(elapsed, used))
             is_over = task not in self._tickets or seconds < 0.0
             if is_over:
                 self._tickets.pop(task, None)
@@ -212,3 +261,4 @@ class Runner(Generic[T]):
         # Without the lock: `after` reads the store and submits tasks.
         if is_over and not closed:
             self._after(task)
+        return has_place

@@ -14,8 +14,9 @@ import cq
 from cq import links
 from cq.links import Changes, LinkFailed
 from cq.observers.links.sql.dialects import postgresql
+from cq.observers.scheduling import runner
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
-from cq.observers.worker.worker import Worker
+from cq.observers.worker.worker import CONCURRENCY, Worker
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import wait_until
 from tests.kit.queues import add
@@ -87,6 +88,34 @@ def test_targets_that_hang_delay_neither_other_links_nor_other_queues(db: Any, n
                 target.wait_for(len(KEYS))
         finally:
             end.set()
+
+
+def test_targets_that_hang_from_their_first_call_on_give_their_threads_places_to_others(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 0.2)
+    end, calls, good = threading.Event(), threading.Semaphore(0), Receiving()
+
+    def hang(changes: Changes) -> None:
+        calls.release()
+        assert end.wait(SECONDS), "the other links wait for it"
+
+    app = application({"hanging": hang, "good": good})
+    queues = [f"{name}-{number}" for number in range(3)]
+    for queue in queues:
+        cq.configure(db, queue, links=[links.app("hanging")])
+        add(db, queue, KEYS)
+    cq.configure(db, name, links=[links.app("good")])
+
+    with running(Worker(db, app, queues=[*queues, name])):
+        try:
+            for _ in range(CONCURRENCY // 2):  # all places for steps that wait for other systems
+                assert calls.acquire(timeout=SECONDS)
+            add(db, name, KEYS)
+            good.wait_for(len(KEYS))
+        finally:
+            end.set()
+        wait_until(lambda: not any(waits(db, queue, "hanging") for queue in queues))
 
 
 @pytest.fixture
