@@ -211,7 +211,7 @@ class PassRunner:
         if 2000 <= code < 3000:  # errors of the client: too large, illegal keys, bad operations
             return True
         slow = code == TRANSACTION_TOO_OLD
-        if slow and max(len(attempt.blamed), attempt.requests) > 1:
+        if slow and max(len(attempt.blamed), attempt.taken) > 1:
             return True
         may_be = attempt.is_reporting or (
             slow and (bool(self.code.observers) or self.code.runs_application_code)
@@ -377,12 +377,11 @@ class PassSize:
 
         `code` is that of the store's error, None for another one.
         """
-        blamed, requests = len(failed.blamed), failed.requests
-        taken = requests or len(failed.view.taken.updates)
-        # Take fewer rows first: with many folded keys the size does not depend on the reported ones. Requests of one
-        # key can be divided, too.
-        is_too_much = code == TRANSACTION_TOO_LARGE or (code == TRANSACTION_TOO_OLD and requests > 0)
-        if (is_too_much and taken > max(1, blamed)) or (not blamed and taken > 1):
+        blamed, taken = len(failed.blamed), failed.taken
+        # Take fewer rows first: with many folded keys neither size nor time depend on the reported ones.
+        is_too_large = code == TRANSACTION_TOO_LARGE and taken > blamed
+        is_too_slow = code == TRANSACTION_TOO_OLD and taken >= blamed
+        if taken > 1 and (is_too_large or is_too_slow or not blamed):
             self.takes.halve(taken)
         elif blamed > 1:
             (self.backfills if failed.is_backfilling else self.reports).halve(blamed)

@@ -85,10 +85,10 @@ class Pass:
         return self.view.report if self.effects is None else self.effects.blamed
 
     @property
-    def requests(self) -> int:
-        """The number of requests that it decides; 0 in a queue that takes updates."""
-        is_deciding = self.view.code.decider is not None
-        return sum(map(len, self.view.taken.updates.values())) if is_deciding else 0
+    def taken(self) -> int:
+        """The number of keys whose updates it takes from rows; in a queue with a decider, the number of requests."""
+        updates = self.view.taken.updates
+        return len(updates) if self.view.code.decider is None else sum(map(len, updates.values()))
 
     @property
     def is_backfilling(self) -> bool:

@@ -27,7 +27,7 @@ from cq.windows import Window
 from tests.kit.busy import in_threads
 from tests.kit.clocks import set_clock
 from tests.kit.faults import Died, error_class
-from tests.kit.observing import Seen, app_with
+from tests.kit.observing import Seen, SeenInStore, app_with
 from tests.kit.queues import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored, values
 
 
@@ -187,9 +187,7 @@ def test_a_key_whose_combination_takes_too_long_does_not_delay_others(db: Any, n
         slow.extend(key for _ in values if key == "slow")
         return sum(values)
 
-    app = cq.App()
-    app.queue(name, key=str, value=int, combiner=cq.Combiner("slow", 1, combine), buckets=1)
-    app.configure(db, name)
+    app = app_with(db, name, combiner=cq.Combiner("slow", 1, combine), buckets=1)
     add(db, name, {"a": 1, "slow": 1, "b": 1})
     commit = Effects.write
 
@@ -204,6 +202,34 @@ def test_a_key_whose_combination_takes_too_long_does_not_delay_others(db: Any, n
         combine_all(db, name, app)
     assert keys_aside(db, name) == {"slow"}
     assert values(db, name) == {"a": 1, "b": 1}
+
+
+def test_a_slow_combiner_makes_passes_smaller_that_fold_most_keys(db: Any, name: str) -> None:
+    """A transaction is too old if it has combined updates of more than eight keys."""
+    combined: list[Any] = []
+
+    def combine(key: Any, values: Sequence[int]) -> int:
+        combined.append(key)
+        return sum(values)
+
+    seen = SeenInStore(db, name)
+    observer = cq.Observer("seen", 1, seen)
+    app = app_with(db, name, observer, combiner=cq.Combiner("slow", 1, combine), buckets=1)
+    expected = {f"k{number}": 1 for number in range(40)}
+    add(db, name, expected)
+    commit = Effects.write
+
+    def write(effects: Effects, tr: Any) -> None:
+        some, combined[:] = combined[:], []
+        if len(set(some)) > 8:
+            raise error_class(tr)(1007)
+        commit(effects, tr)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Effects, "write", write)
+        combine_all(db, name, app)
+    assert aside(db, name) == []
+    assert values(db, name) == seen.values == expected
 
 
 @pytest.mark.parametrize("code", [2101, 2103, 2005, 2004])
