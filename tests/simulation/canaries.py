@@ -206,7 +206,7 @@ def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) ->
 
 @queues.replaces(
     "cq.queue.missed_reports.MissedReports.note",
-    seed=73,
+    seed=80,
     also={"observers", "observers refuse keys", "purge"},
 )
 def forgets_what_observers_missed(*_: Any) -> None:
@@ -276,7 +276,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=1044)
+@queues.patches(seed=1048)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
