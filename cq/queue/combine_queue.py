@@ -321,8 +321,8 @@ class CombineQueue(Generic[K, V]):
         The combiner receives the values in the order of the keys, and None as the key. Returns None if no key has a
         value, or if the combination is empty. All values are read into memory.
 
-        Raises the errors of `get_many`, those of the combiner, and `CodeMismatch` if the queue has a combiner that this
-        `CombineQueue` was not given.
+        Raises the errors of `get_many`, `InvalidData` if the combiner raises, and `CodeMismatch` if the queue has a
+        combiner that this `CombineQueue` was not given.
         """
         combiner = own_combiner(self, read_config(snapshot_of(tr), self.name))
         value: V | None = combined(combiner, None, self.get_many(tr, wanted).values())

@@ -6,7 +6,8 @@ flight together, at one read version. All levels follow their queue by one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +19,9 @@ from cq.config.rollup import RollUp, RollUpLevel, level_key, level_key_type
 from cq.durations import Span, duration, seconds_of
 from cq.encoding import codec
 from cq.errors import InvalidData, NotInStore
+from cq.failure import is_failure
 from cq.keys import QueueKeys
+from cq.plain_text import describe
 from cq.store.api import TransactionRead, Value
 
 MAX_VALUES: Final = 5_000
@@ -110,12 +113,28 @@ def read_slots(
 
 
 def combined(combiner: Combiner | None, key: Any, values: Any) -> Any:
-    """The combination of the values except None; None if no values remain, or if the combination is empty."""
+    """The combination of the values except None; None if no values remain, or if the combination is empty.
+
+    Raises `InvalidData` if the combiner raises, as for a damaged value.
+    """
     present = [value for value in values if value is not None]
     if not present or combiner is None:
         return present[0] if present else None
-    value = combiner.combine(key, present)
-    return None if combiner.is_empty(value) else value
+    with combining(key):
+        value = combiner.combine(key, present)
+        return None if combiner.is_empty(value) else value
+
+
+@contextmanager
+def combining(key: Any) -> Iterator[None]:
+    """Context of a read that combines the stored values of a key: converts errors of the combiner to `InvalidData`."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        what = "the keys: their" if key is None else f"key {codec.brief(key)}: its"
+        raise InvalidData(f"{what} values cannot be combined: {describe(error)}") from error
 
 
 def decoded(value: Value) -> Any:

@@ -25,7 +25,7 @@ from cq.keys.expiry import ExpiryKeys
 from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.pending import read_pending_rows, read_pending_updates
 from cq.queue.rows import Updates, timed
-from cq.queue.slots import combined
+from cq.queue.slots import combined, combining
 from cq.store.api import WANT_ALL, TransactionRead
 from cq.store.reads import snapshot_of
 
@@ -164,7 +164,8 @@ def _with_removals(
     changes = read_pending_updates(snapshot, read_config(snapshot, config.totals_name), wanted)
     for encoded, values in overdue.items():
         combiner = _subtracting(config)
-        removals = (update for value in values for update in updates_between(combiner, None, value))
+        with combining(config.key.decode(encoded)):
+            removals = [update for value in values for update in updates_between(combiner, None, value)]
         changes.setdefault(encoded, []).extend(removals)
     return changes
 

@@ -24,6 +24,7 @@ from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys, parse_time
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.verify.piece import Difference, Piece, stored_config
+from cq.verify.queued import check_type
 from cq.verify.verification import Verification
 
 RECOUNT_BYTES: Final = 4_000_000
@@ -131,9 +132,12 @@ def _values(piece: Piece, config: QueueConfig, limit: int) -> dict[Any, Any] | N
     if rows is None:
         return None
     try:
-        return {config.key.decode(queue.encoded_key(row.key)): codec.decode(row.value) for row in rows}
+        values = {config.key.decode(queue.encoded_key(row.key)): codec.decode(row.value) for row in rows}
+        for value in values.values():
+            check_type(config, value)
     except CorruptData:
         return None
+    return values
 
 
 def _read_up_to(piece: Piece, bounds: tuple[bytes, bytes], limit: int) -> list[KeyValue] | None:

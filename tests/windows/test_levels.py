@@ -219,6 +219,24 @@ def test_a_total_that_differs_from_its_slices_is_found(db: Any, name: str) -> No
     assert (found.kind, found.key) == ("level-value", "a")
 
 
+def test_a_slice_of_another_type_ends_no_check_and_reads_name_its_key(
+    db: Any, name: str, clock: Clock
+) -> None:
+    window = configure(db, name, window="60/5")
+    add(db, name, {"a": 1, "b": 2})
+    drain(db)
+    slices = QueueKeys(f"{name}.slices")
+    ((key, _),) = ((each, value) for each, value in values(db, f"{name}.slices").items() if each[0] == "a")
+    put(db, {slices.value(codec.encode(list(key))): codec.encode([1])})
+
+    checked = verification(db, f"{name}.slices")
+    assert [each.kind for each in checked.run()] == ["value-unreadable"]
+    assert "some data of it cannot be read" in "; ".join(checked.notes)
+    clock.now += 120
+    with pytest.raises(InvalidData, match="key 'a': its values cannot be combined: TypeError"):
+        transact(db, lambda tr: window.get(tr.snapshot, "a"))
+
+
 @pytest.mark.parametrize(
     "then", ["1m:1d,1h:2d,1d:forever", "1m:forever,1h:forever,1d:forever", "1m:5m,1h:2h,1d:2d"]
 )
