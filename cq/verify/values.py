@@ -159,10 +159,21 @@ def check_value(piece: Piece, found: Found) -> None:
     except CorruptData as error:
         piece.report("value-unreadable", found.key, str(error), key=key)
         return
-    check_value_expires(piece, key, encoded)
     if _is_empty(piece, value):
-        fix = partial(_clear, piece, found.key, hashed)
+        fix = partial(_clear_value, piece, found.key, key, encoded)
         piece.report("value-empty", found.key, f"{value!r:.80} means no value", fix, key=key)
+        return
+    check_value_expires(piece, key, encoded)
+
+
+def _clear_value(piece: Piece, row: bytes, key: Any, encoded: bytes) -> None:
+    """Clear a value with its entry in the index of the expiry."""
+    if spec := piece.config.expiry:
+        index = ExpiryIndex(piece.tr.snapshot, piece.config, spec)
+        stored = _stored_time(piece, spec, key, encoded)
+        time = stored if isinstance(stored, bytes) else stored.value
+        index.write(piece.tr, [IndexMove(place(encoded), time, None)])
+    _clear(piece, row, key_hash(encoded))
 
 
 def check_staged(piece: Piece, found: Found) -> None:

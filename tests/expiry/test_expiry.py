@@ -482,6 +482,16 @@ def test_a_wrong_index_is_found_and_repaired(db: Any, name: str, clock: Clock, k
     assert values(db, name) == {"a": 1, "b": 1}
 
 
+def test_the_repair_of_a_value_that_means_none_leaves_no_entry(db: Any, name: str, clock: Clock) -> None:
+    damaged(db, name)
+    put(db, {QueueKeys(name).value(codec.encode("a")): codec.encode(0)})
+
+    assert [(each.kind, each.repaired) for each in verify(db, name, repair=True)] == [("value-empty", True)]
+
+    assert list(verify(db, name)) == []
+    assert set(index_of(db, name)) == {"b"}
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [4, 500])
 @pytest.mark.parametrize("is_observed", [False, True])
