@@ -7,7 +7,13 @@ from typing import Any
 
 import cq
 from cq.config.flags import read_flags
+from cq.encoding import codec
+from cq.failure import KeyFailure
+from cq.keys import QueueKeys
+from cq.queue.set_aside import set_aside
+from cq.testing import drain
 from tests.cli.web.dashboards import Serving, serving
+from tests.kit.queues import get
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
 
@@ -48,7 +54,7 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
         for path, fields, message in (
             ("rebucket", {"buckets": "many"}, "expected a whole number"),
             ("pause", {"duration": "long"}, "expected a duration such as"),
-            ("limit", {"max_age": "1m", "when_full": "never"}, "Nothing was changed"),
+            ("limit", {"max_age": "1m", "when_full": "never"}, "The action failed"),
             ("retry", {"key": "b"}, "nothing was set aside of key &#39;b&#39;"),
             ("drop", {"key": "b"}, "nothing was set aside of key &#39;b&#39;"),
             ("drop", {"key": " "}, "nothing was set aside of key &#39; &#39;"),
@@ -62,6 +68,22 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     failed = [event["result"] for event in events.of("operator_failed")]
     assert len(failed) == 6
     assert failed[0].startswith("expected a whole number")
+
+
+def test_a_retry_of_which_a_part_failed_does_not_say_that_nothing_was_changed(db: Any) -> None:
+    cq.configure(db, "words", key=str, value=int)
+
+    def fill(tr: Any) -> None:
+        set_aside(tr, QueueKeys("words"), codec.encode("good"), KeyFailure("an error"), [7])
+        set_aside(tr, QueueKeys("words"), b"", KeyFailure("a row"), [b"raw"])
+
+    cq.transact(db, fill)
+    with serving(db, operates=True) as found:
+        page = confirmed(found, "/actions/retry?queue=words")
+    assert "pieces that stay set aside: 1" in page
+    assert "Nothing was changed" not in page
+    drain(db, "words")
+    assert get(db, "words", "good") == 7
 
 
 def test_a_level_has_only_the_actions_that_it_takes(db: Any) -> None:
