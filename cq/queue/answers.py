@@ -141,6 +141,11 @@ def _horizon(tr: Transaction, name: str) -> int:
     return clock_of(tr.db).before(version.wait(), decider_of(config).keep)
 
 
+def bucket_of_ticket(ticket: bytes, buckets: int) -> int:
+    """The bucket of the request with this ticket, which begins with the hash of its key."""
+    return bucket_at(int.from_bytes(ticket[:4], "big"), buckets)
+
+
 def watch_answer(tr: Transaction, name: str, ticket: bytes) -> Void:
     """A watch of the row that gets the answer to a request."""
     return tr.watch(AnswerKeys(name).answers(group_of(ticket)))
@@ -249,8 +254,7 @@ def _withdraw(tr: Transaction, name: str, ticket: bytes, *, aborts: bool) -> Sto
 def _buckets(config: QueueConfig, ticket: bytes) -> list[tuple[QueueConfig, int]]:
     """The shapes of the queue, the present and the former one, each with the bucket that may have the request."""
     shapes = [config, config.under_former_shape()]
-    hashed = int.from_bytes(ticket[:4], "big")
-    return [(each, bucket_at(hashed, each.buckets)) for each in shapes if each is not None]
+    return [(each, bucket_of_ticket(ticket, each.buckets)) for each in shapes if each is not None]
 
 
 def _settled_or_watch(

@@ -1,8 +1,8 @@
 """Calls of `CombineQueue.ask_now` share transactions, as those of `add_now` do, and then one wait for their answers.
 
-The caller that has committed a group waits for the answers to all its requests: by one watch at a time, and one
-transaction that reads all answers. It wakes the others, when their answers are there or their time is over, and lets
-another caller wait in its place when it has its own.
+The caller that has committed a group waits for the answers to all its requests: by one watch for each bucket, so that a
+bucket without a worker delays no answers of others, and one transaction that reads all answers. It wakes the others,
+when their answers are there or their time is over, and lets another caller wait in its place when it has its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from math import inf
 from typing import Any
 
 from cq import runtime
+from cq.config.queue import read_config
 from cq.durations import Span, timeout_of
 from cq.errors import NoAnswer, Withdrawn
 from cq.queue.answers import (
     StoredAnswer,
+    bucket_of_ticket,
     content_of,
     is_older_than_answers,
     kept_answers,
@@ -89,8 +91,8 @@ class AskCall(AddCall):
 
     def _read_or_watch(
         self, queue: str, calls: Sequence[AskCall], tr: Transaction
-    ) -> tuple[None, Void | None]:
-        """Give the answers that are there to their calls; watch the next one, unless this call is over."""
+    ) -> tuple[None, *tuple[Void | None, ...]]:
+        """Give the answers that are there to their calls; watch one of each bucket, unless this call is over."""
         waiting = {each.request.ticket or b"": each for each in calls if not each.is_over}
         for ticket, answer in kept_answers(tr, queue, list(waiting)).items():
             call = waiting.pop(ticket)
@@ -98,7 +100,9 @@ class AskCall(AddCall):
             self._wake(call)
         if self.is_over or not waiting:
             return None, None
-        return None, watch_answer(tr, queue, next(iter(waiting)))
+        buckets = read_config(tr.snapshot, queue).buckets
+        following = {bucket_of_ticket(ticket, buckets): ticket for ticket in reversed(waiting)}
+        return None, *(watch_answer(tr, queue, ticket) for ticket in following.values())
 
     def _wake(self, call: AskCall) -> None:
         if call is not self and not call.is_abandoned:

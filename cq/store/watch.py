@@ -77,8 +77,8 @@ def wait_until(
 
     Args:
         db: a database of either store.
-        read: returns a result, and one or two watches that fire when the result may be another; None: the wait is
-            over. It only reads.
+        read: returns a result, and watches, at least one, that fire when the result may be another; None in the place
+            of one: the wait is over. It only reads.
         timeout: after this time, the latest result is returned; None: no limit.
 
     Raises:
@@ -86,11 +86,12 @@ def wait_until(
     """
     seconds = timeout_of(timeout)
     end = math.inf if seconds is None else runtime.monotonic() + seconds
-    slots, ready = (WatchSlot(), WatchSlot()), runtime.event()
+    slots, ready = list[WatchSlot](), runtime.event()
     try:
         while True:
             ready.clear()
             result, *watches = transact(db, read)
+            slots += [WatchSlot() for _ in watches[len(slots) :]]
             for slot, watch in zip(slots, watches, strict=False):
                 if watch is None:
                     return result

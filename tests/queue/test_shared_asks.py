@@ -11,6 +11,10 @@ import pytest
 
 import cq
 from cq.app import App
+from cq.bucket.pass_runner import PassRunner
+from cq.config.queue import read_config
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.queue import shared_asks
 from cq.testing import assert_values, drain
@@ -34,9 +38,9 @@ def count(key: str, state: int | None, request: int) -> tuple[int, int]:
     return (state or 0) + 1, request
 
 
-def counter(db: Any, name: str) -> tuple[App, Any]:
+def counter(db: Any, name: str, buckets: int = 1) -> tuple[App, Any]:
     app = App()
-    queue = app.queue(name, key=str, value=int, decider=cq.Decider("count", 1, count), buckets=1)
+    queue = app.queue(name, key=str, value=int, decider=cq.Decider("count", 1, count), buckets=buckets)
     app.configure(db, name)
     return app, queue
 
@@ -89,6 +93,24 @@ def test_a_call_that_waits_no_more_leaves_the_wait_to_others(db: Any, name: str)
         drain(db, name, app=app)
         assert [found[at].result(30) for at in (0, 3, 4)] == [0, 3, 4]
     assert_values(db, name, {"a": 4})
+
+
+def test_a_bucket_without_a_worker_delays_no_answers_of_others(db: Any, name: str) -> None:
+    app, queue = counter(db, name, buckets=2)
+    stuck, other = (
+        next(key for key in map(str, range(99)) if bucket_of(codec.encode(key), 2) == at) for at in (0, 1)
+    )
+    held = Watches(db)
+    calls = [partial(queue.ask_now, held, key, 1, timeout=60) for key in (other, stuck, other)]
+    with held_calls(held, name, calls) as found:
+        held.go.set()
+        until(lambda: held.watches >= 3)  # of the first call, and of each bucket for the others
+        code = app.code(cq.transact(db, lambda tr: read_config(tr, name)))
+        PassRunner(db, code, 1).combine()
+        assert [found[at].result(30) for at in (0, 2)] == [1, 1]
+        assert not found[1].done()
+        drain(db, name, app=app)
+        assert found[1].result(30) == 1
 
 
 def test_an_error_of_the_wait_is_that_of_each_call(db: Any, name: str) -> None:
