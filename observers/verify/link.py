@@ -145,13 +145,15 @@ _CHECKS: Final = {
 def check_tables(verification: Verification, app: App | None, wait_seconds: float) -> Iterator[Difference]:
     """Compare the tables of links with the values; with a repair, send all values again after the comparison.
 
-    Skips a table, with a note, if the URL of its database is not set.
+    Skips a table, with a note, if the URL of its database is not set. Raises `LinkFailed`, after all others, for a
+    table whose database cannot be read.
 
     Args:
         verification: the verification.
         app: the application, with the columns of its tables.
         wait_seconds: how long to wait for pending changes, of all tables together.
     """
+    failed: LinkFailed | None = None
     deadline = runtime.monotonic() + wait_seconds
     for link, observer in links_in(verification.config()).items():
         if kind_of_link(verification.name, observer.name, observer.settings) != "sql":
@@ -160,8 +162,13 @@ def check_tables(verification: Verification, app: App | None, wait_seconds: floa
         if not read_variable(variable):
             verification.note(f"{_table_of(link)} was not compared with the values: ${variable} is not set")
             continue
-        with opened_link(verification.db, verification.name, link, app=app) as opened:
-            yield from _check_table(verification, opened, deadline - runtime.monotonic())
+        try:
+            with opened_link(verification.db, verification.name, link, app=app) as opened:
+                yield from _check_table(verification, opened, deadline - runtime.monotonic())
+        except LinkFailed as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _check_table(verification: Verification, link: OpenLink, seconds: float) -> Iterator[Difference]:

@@ -18,8 +18,10 @@ from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys, first_sequence
 from cq.keys.top import CloudKeys, TopKeys
+from cq.links import LinkFailed
 from cq.observers.builtin import FACTORIES
 from cq.observers.links.log import BUCKETS
+from cq.observers.links.registry import opened_link
 from cq.observers.links.state import Control
 from cq.observers.top import cloud
 from cq.observers.top.cloud import CloudHead, CloudReader
@@ -424,6 +426,26 @@ def test_a_table_that_differs_is_named_and_sent_again(
     assert list(verification(db, name).run()) == []
     assert table_of(link) == sorted(VALUES.items())
     assert_drained(db, name)
+
+
+def test_a_database_that_cannot_be_read_ends_no_checks_of_other_tables(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_SECOND_URL", sqlite_url)
+    configure_table(db, name)
+    second = links.table("second", name="second", url_env="CQ_SECOND_URL")
+    cq.configure(db, name, links=[links.table("report"), second])
+    with opened_link(db, name, "second") as opened:
+        opened.target.create()
+        add(db, name, {"a": 1})
+        drain(db, name)
+        sql(opened, "UPDATE second SET value = 99")
+    monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:////nowhere/report.db")
+
+    checked = verification(db, name)
+    with pytest.raises(LinkFailed, match="CQ_REPORTING_URL"):
+        list(checked.run())
+    assert checked.found == 1
 
 
 def test_every_kind_is_tried() -> None:
