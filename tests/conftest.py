@@ -43,10 +43,12 @@ settings.register_profile(
 )
 settings.load_profile("cq")
 
-# A shell ignores SIGINT in its background jobs, and processes inherit this. So the processes that tests start would
-# ignore it, too, and the tests that interrupt them would fail.
+# A shell ignores SIGINT in its background jobs, `nohup` ignores SIGHUP, and processes inherit this. So the processes
+# that tests start would ignore them, too, and the tests that send them would fail. They do not inherit functions.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 _PREFIX: Final[ContextVar[str]] = ContextVar("prefix")

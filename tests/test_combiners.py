@@ -18,6 +18,7 @@ from cq.combiners import BUILT_IN, counter, sum_
 from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, encode
 from cq.encoding.sketches import Sketch
 from cq.errors import InvalidConfiguration, InvalidData
+from tests.kit.sketches import needs_sketches
 
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -42,6 +43,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+def built_in(*, has_difference: bool = False) -> list[Any]:
+    """Parameters: the names of built-in combiners."""
+    return [
+        pytest.param(name, marks=[needs_sketches] * (name in ("distinct", "quantiles", "theta")))
+        for name, each in BUILT_IN.items()
+        if each.difference or not has_difference
+    ]
+
+
 def final(name: str, value: Any) -> Any:
     """The value as a reader sees it."""
     return None if BUILT_IN[name].is_empty(value) else value
@@ -52,7 +62,7 @@ def numbers(value: Any) -> Any:
     return value.figures() if isinstance(value, Sketch) else value
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", built_in())
 @given(data=st.data())
 def test_built_in_combiners_associate(name: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(VALUES[name], min_size=2, max_size=8))
@@ -87,7 +97,7 @@ def test_extremes_associate_over_stored_values_without_an_order(name: str, pool:
         assert repr(combiners.combine_many(combiner, ["k"], [[first, second, third]])) == f"[{at_once}]"
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", built_in())
 @given(data=st.data())
 def test_many_keys_are_combined_as_each_is(name: str, data: st.DataObject) -> None:
     numbers = st.one_of(st.integers(), DECIMALS, st.floats(allow_nan=False))
@@ -128,7 +138,7 @@ def test_combiners_leave_their_arguments_alone(name: str, data: st.DataObject) -
     assert repr(values) == before
 
 
-@pytest.mark.parametrize("name", [name for name, each in BUILT_IN.items() if each.difference])
+@pytest.mark.parametrize("name", built_in(has_difference=True))
 @given(data=st.data())
 def test_a_difference_changes_old_into_new_wherever_old_is_included(name: str, data: st.DataObject) -> None:
     combiner, values = BUILT_IN[name], data.draw(st.lists(VALUES[name], min_size=1, max_size=4))

@@ -107,10 +107,11 @@ class WebhookTarget(Target):
     def _position(self, answer: Answer) -> str:
         try:
             content: Any = json.loads(answer.text)
-        except ValueError:  # a proxy may answer so, and a connection may break in the answer
+        except (
+            ValueError,
+            RecursionError,
+        ):  # a proxy may answer so, and a connection may break in the answer
             raise LinkFailed(self._said(answer)) from None
-        except RecursionError:
-            content = None
         found = content.get("position", 0) if isinstance(content, dict) else 0
         if found is not None and not isinstance(found, str):
             raise TargetRefuses(self._said(answer))
