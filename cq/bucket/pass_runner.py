@@ -334,7 +334,7 @@ class PassSize:
         self._begun = self._clock()
 
     def begin_with(self, requests: int) -> None:
-        """Begin with so many requests; each fast pass may take twice as many as the one before."""
+        """Begin with this number of requests; each fast pass may take twice as many as the one before."""
         self.takes.now = min(requests, self.takes.most)
 
     def begin_small(self) -> None:
@@ -400,11 +400,11 @@ class PassSize:
             self._halve_share(_MIN_SHARE_WHEN_SLOW)
         elif 2 * seconds < SLOW_SECONDS:
             self.share = min(1.0, 2 * self.share)
-        if result.reported or result.purged or result.expired:
-            self.reports.double()
-        if result.backfilled:
-            self.backfills.double()
         if seconds < 2 * SLOW_SECONDS:  # twice as many might take longer than a transaction lives
+            if result.reported or result.purged or result.expired:
+                self.reports.double()
+            if result.backfilled:
+                self.backfills.double()
             self.takes.double()
         before, self._read_bytes = self._read_bytes, self.given.read_bytes
         if result.cut_at is not None:  # rows read but not taken are read again

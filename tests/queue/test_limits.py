@@ -264,6 +264,19 @@ class TestPassSize:
             size.committed(PassResult(), (), "q")
         assert size.share == 1.0
 
+    @pytest.mark.parametrize(("seconds", "factor"), [(1.9, 2), (2.1, 1)])
+    def test_after_a_pass_of_two_seconds_no_number_of_keys_grows(self, seconds: float, factor: int) -> None:
+        """Twice as many keys might take longer than a transaction lives."""
+        clock = Stopped()
+        size = PassSize(Limits(), clock=clock.monotonic)
+        numbers = [size.reports, size.backfills, size.takes]
+        for number in numbers:
+            number.halve(100)
+        size.begin()
+        clock.now += seconds
+        size.committed(PassResult(reported=1, backfilled=1), (), "q")
+        assert [number.now for number in numbers] == [50 * factor] * 3
+
     def test_other_errors_do_not(self) -> None:
         size = PassSize(Limits())
         size.refused(1021)

@@ -107,10 +107,8 @@ class WebhookTarget(Target):
     def _position(self, answer: Answer) -> str:
         try:
             content: Any = json.loads(answer.text)
-        except (
-            ValueError,
-            RecursionError,
-        ):  # a proxy may answer so, and a connection may break in the answer
+        except (ValueError, RecursionError):
+            # A proxy may answer so, and a connection may break in the answer.
             raise LinkFailed(self._said(answer)) from None
         found = content.get("position", 0) if isinstance(content, dict) else 0
         if found is not None and not isinstance(found, str):
