@@ -33,7 +33,7 @@ def believes_its_runs(_: Any, view: View, runs: Runs) -> bool:
     return not (view.state.staged or needs_purge(view.config, view.state))
 
 
-@backlogs.replaces("cq.passes.combine_pass.is_blocked", seed=76, only={"rebucket", "calls are late"})
+@backlogs.replaces("cq.passes.combine_pass.is_blocked", seed=228, only={"rebucket", "calls are late"})
 def merges_before_the_former_shape(*_: Any) -> bool:
     """Runs are made and merged though older updates are in the former shape."""
     return False

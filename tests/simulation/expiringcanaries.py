@@ -62,7 +62,7 @@ class _Elsewhere(QueueKeys):
         return b"elsewhere"
 
 
-@expiries.patches(seed=236)
+@expiries.patches(seed=234)
 def gives_times_without_the_lock() -> Any:
     """Times are given beside passes that write others."""
     return patch.object(former_values, "QueueKeys", _Elsewhere)
