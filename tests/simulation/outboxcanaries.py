@@ -124,7 +124,7 @@ def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, row
 
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
-    seed=367,
+    seed=381,
     end_seconds=30.0,
     only={"table set back", "deaths", "freezes"},
 )
@@ -149,7 +149,7 @@ def removes_an_outbox_whatever_was_moved(*_: Any) -> OutboxState:
     return OutboxState.of(b"", b"")
 
 
-@outboxes.replaces(f"{_OPERATE}.number_of", seed=147, end_seconds=30.0, only={"remove", "store set back"})
+@outboxes.replaces(f"{_OPERATE}.number_of", seed=156, end_seconds=30.0, only={"remove", "store set back"})
 def starts_at_a_used_position(*_: Any) -> int:
     """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
     return 0

@@ -136,7 +136,7 @@ def feeds_again_at_a_retry(write: Any, tr: Any, config: Any, updates: Any) -> No
     write(tr, config, updates, times=[milliseconds(None)] if config.is_timed else ())
 
 
-@rollups.replaces(_FEED, seed=13)
+@rollups.replaces(_FEED, seed=30)
 def feeds_repeated_operations(feed: Any, effects: Effects, view: View) -> None:
     """The levels get the updates of all tries of an operation."""
     found = copy(view)
