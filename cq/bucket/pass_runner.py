@@ -42,7 +42,7 @@ _MIN_SHARE: Final = 1 / 64
 _MIN_SHARE_WHEN_SLOW: Final = 1 / 16
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_OLD)
 _FIRST_REQUESTS: Final = 1_000
-"""Requests that the first pass decides, at most: how long a decider takes is not known before."""
+"""Limit of the requests that the first pass decides: how long a decider takes is not known yet."""
 _LEAST_READ: Final = 100_000  # bytes of rows, if a pass could take few of the rows read
 _BETWEEN_EXPIRIES: Final = 2
 """Passes with other work between two that delete due keys, if rows are queued: one of them may be a backfill."""

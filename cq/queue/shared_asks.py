@@ -1,8 +1,9 @@
 """Calls of `CombineQueue.ask_now` share transactions, as those of `add_now` do, and then one wait for their answers.
 
-The caller that has committed a group waits for the answers to all its requests: by one watch for each bucket, so that a
-bucket without a worker delays no answers of others, and one transaction that reads all answers. It wakes the others,
-when their answers are there or their time is over, and lets another caller wait in its place when it has its own.
+The caller that has committed a group waits for the answers to all its requests: by one watch for each bucket, and one
+transaction that reads all answers. So a bucket without a worker does not delay the answers of other buckets. The caller
+wakes the others when their answers are there or their time is over, and lets another one wait in its place when it has
+its own.
 """
 
 from __future__ import annotations

@@ -146,9 +146,8 @@ class _TimedResponse(HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        if (
-            self.headers.defects
-        ):  # urllib3 would go on, and write the URL into the log, which may have a token
+        # urllib3 would go on, and write the URL into the log, which may have a token.
+        if self.headers.defects:
             raise BadHeaders
 
 
