@@ -62,7 +62,8 @@ class Decider:
         keep: how long answers can be read, up to a day, such as `"2h"`.
         observer: `observer(tr, decisions)` is called with a list of `Decided` in the transaction that writes their
             states and answers, in the order of the decisions of each key. It is not called for requests that failed or
-            were withdrawn. If it raises, all requests of one key in the pass fail: let `decide` refuse a request.
+            were withdrawn. If it raises, the request at fault fails. After eight of these in a row, larger and larger
+            numbers of requests fail together: let `decide` refuse a request.
         refused: `refused(request, answer)` returns whether the answer refuses the request, for the share of refused
             decisions that `cq status` and metrics have. None: a request is refused if it leaves the state as it is.
         settings: of a decider of `cq.deciders`; empty for others.

@@ -43,6 +43,8 @@ _MIN_SHARE_WHEN_SLOW: Final = 1 / 16
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_OLD)
 _FIRST_REQUESTS: Final = 1_000
 """Limit of the requests that the first pass decides: how long a decider takes is not known yet."""
+_MAX_ISOLATED: Final = 8
+"""Failing requests in a row that are set aside alone; an observer of decisions that always raises would take hours."""
 _LEAST_READ: Final = 100_000  # bytes of rows, if a pass could take few of the rows read
 _BETWEEN_EXPIRIES: Final = 2
 """Passes with other work between two that delete due keys, if rows are queued: one of them may be a backfill."""
@@ -315,6 +317,7 @@ class PassSize:
         share: the share of the bytes and keys of the given limits that a pass may use now.
         reports, backfills, takes: the number of keys that a pass may report, backfill, and take from the rows. A pass
             with a decider takes requests instead of keys.
+        isolated: the number of failing requests that were found alone since the last pass that has reported a key.
     """
 
     def __init__(
@@ -324,6 +327,7 @@ class PassSize:
         self.share = 1.0
         self.reports, self.backfills = KeyLimit(given.max_report), KeyLimit(given.max_report)
         self.takes = KeyLimit(max(2, given.max_report))  # so that a limit of one key is a limit
+        self.isolated = 0
         self._read_bytes = given.read_bytes
         self._observer_rate = observer_rate
         self._clock = clock
@@ -375,6 +379,9 @@ class PassSize:
     def halve_keys(self, failed: Pass, code: int | None) -> bool:
         """Halve the number of keys that a failed pass has reported or taken; return False if it was a single one.
 
+        In a queue with a decider, the requests of a single key are halved too, down to the one at fault. After eight
+        of these in a row, all requests that a failed pass has taken are set aside: twice as many each time.
+
         `code` is that of the store's error, None for another one.
         """
         blamed, taken = len(failed.blamed), failed.taken
@@ -385,6 +392,10 @@ class PassSize:
             self.takes.halve(taken)
         elif blamed > 1:
             (self.backfills if failed.is_backfilling else self.reports).halve(blamed)
+        elif taken and failed.view.code.decider is not None and self.isolated < _MAX_ISOLATED:
+            self.takes.halve(taken)
+            self.isolated += taken == 1
+            return taken > 1
         else:
             return False
         return True
@@ -396,6 +407,8 @@ class PassSize:
     def committed(self, result: PassResult, reported: Sequence[bytes], name: str) -> None:
         """Adapt the sizes to a committed pass over a bucket of queue `name` that has reported these keys."""
         seconds = self._clock() - self._begun
+        if result.reported:
+            self.isolated = 0
         if seconds > SLOW_SECONDS:
             self._halve_share(_MIN_SHARE_WHEN_SLOW)
         elif 2 * seconds < SLOW_SECONDS:

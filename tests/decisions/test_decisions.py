@@ -449,6 +449,38 @@ def test_a_key_that_an_observer_refuses_is_set_aside_and_answered(db: Any, name:
     assert len(aside(db, name)) == 1
 
 
+def test_a_request_that_an_observer_refuses_is_set_aside_alone(db: Any, name: str) -> None:
+    def refuse(tr: Any, decisions: list[Decided]) -> None:
+        if any(each.request in (2, 3) for each in decisions):
+            raise RuntimeError("refused")
+
+    app, stock = shop(db, name, replace(STOCK, observer=refuse), buckets=1)
+    tickets = cq.transact(db, lambda tr: [stock.ask(tr, "a", request) for request in (1, 2, 1, 1, 3, 1)])
+    drain(db, name, app=app)
+    for number in (1, 4):
+        with pytest.raises(DecisionFailed, match="refused"):
+            stock.answer(db, tickets[number], 0)
+    assert [stock.answer(db, tickets[number], 0) for number in (0, 2, 3, 5)] == ["sold"] * 4
+    assert_values(db, stock, {"a": 6})
+    assert [each.updates[0][1] for each in aside(db, name)] == [2, 3]
+
+
+def test_an_observer_that_refuses_all_decisions_fails_them_in_growing_numbers(db: Any, name: str) -> None:
+    calls: list[int] = []
+
+    def refuse(tr: Any, decisions: list[Decided]) -> None:
+        calls.append(len(decisions))
+        raise RuntimeError("refused")
+
+    app, stock = shop(db, name, replace(STOCK, observer=refuse), buckets=1)
+    tickets = cq.transact(db, lambda tr: [stock.ask(tr, "a", 1) for _ in range(3_000)])
+    drain(db, name, app=app)
+    assert len(calls) < 60, calls
+    assert sum(len(each.updates) for each in aside(db, name)) == len(tickets)
+    with pytest.raises(DecisionFailed, match="refused"):
+        stock.answer(db, tickets[-1], 0)
+
+
 def test_a_withdrawn_request_is_not_set_aside_with_its_key(db: Any, name: str) -> None:
     def refuse(tr: Any, decisions: list[Decided]) -> None:
         raise RuntimeError("refused")
