@@ -17,7 +17,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError, InvalidData
 from cq.failure import KeyFailure
-from cq.keys import QueueKeys, after
+from cq.keys import VERSIONSTAMP_BYTES, QueueKeys, after
 from cq.keys.missed import MissedKeys
 from cq.plain_text import printable
 from cq.queue.adds import PackedAdd, write_updates
@@ -42,6 +42,7 @@ _USED_BYTES: Final = 200_000
 _USED_SECONDS: Final = 1.0
 """Seconds after which it takes no further piece: on a cluster, the reads for each take a round trip."""
 _HASH_BYTES: Final = 4
+_NUMBER_BYTES: Final = 4  # of a piece
 ANY: Final = object()
 """Stands for all keys."""
 
@@ -243,32 +244,62 @@ def _each_row(
     """
     tried = list[bytes]()
 
-    def step(tr: Transaction, begin: bytes | None, most: int) -> tuple[bytes, int] | None:
+    def step(tr: Transaction, place: _Place, most: int) -> tuple[_Place, int] | None:
         tried.clear()
         first, end = range_of(tr)
+        bounds = min(place.begin or first, end), min(place.end or end, end)
         # Not a snapshot read: two concurrent retries must not both use a piece.
-        return _use_some(tr, tr.get_range(begin or first, end, limit=most), use, tried)
+        used = _use_some(tr, tr.get_range(*bounds, limit=most), use, tried)
+        if used is None:
+            return (_Place(_end_of_key(place.end[:-1])), 0) if place.end else None
+        following, number = used
+        return _place_after(tr, tried[-1], following, place.end), number
 
-    begin, most = None, _MOST_PIECES
+    place, most = _Place(), _MOST_PIECES
     refusals: list[CqError] = []
     while True:
         try:
-            done = transact(db, partial(step, begin=begin, most=most))
+            done = transact(db, partial(step, place=place, most=most))
         except (CorruptData, InvalidData) as error:
             if not tried:
                 raise
             if most == 1:
-                begin = after(tried[-1])
+                place = place._replace(begin=after(tried[-1]))
                 refusals.append(error)
             most = 1
             continue
         if done is None:
             break
-        begin, number = done
+        place, number = done
         most = min(2 * most, _MOST_PIECES)
         yield number
     if refusals:
         raise InvalidData(f"pieces that stay set aside: {len(refusals):,}; the first one: {refusals[0]}")
+
+
+class _Place(NamedTuple):
+    """Where a transaction continues: the begin of a range and its end; empty for those of the whole range."""
+
+    begin: bytes = b""
+    end: bytes = b""
+
+
+def _place_after(tr: Transaction, row: bytes, following: bytes, end: bytes) -> _Place:
+    """The place after a row: the rest of its key, as it is now, up to `end` if that is known.
+
+    A worker may set the updates aside again before the next transaction. These pieces sort after the others of their
+    key, and taking them, too, would never end.
+    """
+    if end:
+        return _Place(following, end)
+    end_of_key = _end_of_key(row)
+    rest = list(tr.snapshot.get_range(following, end_of_key, limit=1, reverse=True))
+    return _Place(following, after(rest[0].key)) if rest else _Place(end_of_key)
+
+
+def _end_of_key(row: bytes) -> bytes:
+    """The end of the pieces that have the key of this one."""
+    return row[: -VERSIONSTAMP_BYTES - _NUMBER_BYTES] + b"\xff" * (VERSIONSTAMP_BYTES + _NUMBER_BYTES + 1)
 
 
 def _use_some(

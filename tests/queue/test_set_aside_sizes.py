@@ -15,8 +15,8 @@ from cq.keys import QueueKeys
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.set_aside import drop_aside, each_aside, retry_aside, set_aside
 from cq.store.transact import transact
-from tests.kit.faults import FaultyDatabase
-from tests.kit.observing import Seen, app_with, failing
+from tests.kit.faults import FaultyDatabase, WrappedDatabase
+from tests.kit.observing import Seen, app_of, app_with, failing
 from tests.kit.queues import add, aside, combine_all, put, values
 from tests.kit.sized import MOST, Sized, drained, fill, words
 
@@ -66,6 +66,37 @@ def test_large_updates_are_added_again_and_dropped_in_bounded_transactions(db: A
     assert aside(db, name) == []
     combine_all(db, name)
     assert values(db, name) == {LARGE: f"{39:089000}"}
+
+
+class SetAsideAgain(WrappedDatabase):
+    """A database in which a worker, which the repair has not reached, sets updates aside before each transaction."""
+
+    def __init__(self, db: Any, name: str, app: cq.App) -> None:
+        super().__init__(db)
+        self.name, self.app, self.transactions = name, app, 0
+
+    def create_transaction(self) -> Any:
+        self.transactions += 1
+        assert self.transactions < 50, "the command has no end"
+        combine_all(self.inner, self.name, self.app)
+        return super().create_transaction()
+
+
+def test_a_retry_ends_while_a_worker_sets_the_same_updates_aside_again(db: Any, name: str) -> None:
+    app = app_with(db, name, combiner=failing, value=bytes, buckets=1)
+    for key in "ab":
+        add(db, name, *({key: bytes([number]) * 80_000} for number in range(8)))
+    combine_all(db, name, app)
+
+    assert retry_aside(SetAsideAgain(db, name, app), name) == 16
+    assert retry_aside(SetAsideAgain(db, name, app), name, "a") == 8
+
+    mended = cq.Combiner("failing", 1, lambda key, values: b"".join(value[:1] for value in values))
+    retry_aside(db, name)
+    combine_all(db, name, app_of(name, combiner=mended))
+    assert {key: sorted(value) for key, value in values(db, name).items()} == {
+        key: [*range(8)] for key in "ab"
+    }
 
 
 def test_many_keys_are_listed_added_again_and_dropped_in_few_bounded_transactions(db: Any, name: str) -> None:
