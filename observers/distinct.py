@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from cq.config.queue import DISTINCT, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.codec import brief
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, QueueNotConfigured
 from cq.keys import check_name
 from cq.observer import Change, ObserverFunction, ObserverSpec
+from cq.observers.receiver import check_receiver
 from cq.queue.combine_queue import CombineQueue, own_combiner
 from cq.queue.pending import read_pending_updates
 from cq.queue.slots import combined
@@ -49,7 +51,7 @@ def distinct(into: str, *, parts: int = 1) -> ObserverSpec:
             f"expected parts to be the number of a key's parts to count by, at least 1, got: {brief(parts)}"
         )
     settings = {"into": check_name(into), "parts": parts}
-    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: observer(config, settings, 0))
+    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: _check(tr, config, settings))
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
@@ -73,6 +75,13 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
         target.add(tr, [(key_of[encoded], number) for encoded, number in counts.items() if number])
 
     return count
+
+
+def _check(tr: TransactionRead, config: QueueConfig, settings: Mapping[str, Any]) -> None:
+    """Raise `InvalidConfiguration` unless the observer suits the queue, and the other queue if there is one."""
+    observer(config, settings, 0)
+    with suppress(QueueNotConfigured):  # it may be configured later: workers wait for it
+        check_receiver(read_config(tr, settings["into"]), config.key.parts[: settings["parts"]], "sum", "int")
 
 
 def first_parts(key: tuple[Any, ...], parts: int) -> Any:

@@ -17,6 +17,7 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.keys import check_name
 from cq.observer import Change, ObserverFunction, ObserverSpec
+from cq.observers.receiver import check_receiver
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Transaction, TransactionRead
 
@@ -92,11 +93,5 @@ def _is_budget(config: QueueConfig) -> bool:
 def _check(tr: TransactionRead, config: QueueConfig, settings: Mapping[str, Any]) -> None:
     """Raise `InvalidConfiguration` unless the observer suits both queues."""
     observer(config, settings, 0)
-    target = read_config(tr, settings["into"])
     value = "int" if _is_budget(config) else config.value.name
-    wanted = ([*config.key.parts, "int"], "first", value)
-    if ([*target.key.parts], target.combiner.name, target.value.name) != wanted or target.decider is not None:
-        raise InvalidConfiguration(
-            f"expected queue {target.name!r} to have keys of ({', '.join(wanted[0])}), the combiner first and values "
-            f"of {value}, got: keys of {target.key}, {target.combiner.name}, {target.value}"
-        )
+    check_receiver(read_config(tr, settings["into"]), [*config.key.parts, "int"], "first", value)

@@ -64,6 +64,7 @@ observers/links/sql
 observers/links/targets
 observers/links/outbox
 observers/feeds
+observers/receiver.py
 observers/distinct.py observers/sessions.py observers/thresholds.py observers/window_totals.py
 observers/links/registry.py
 observers/builtin.py

@@ -165,6 +165,8 @@ def test_what_cannot_be_counted_into_another_queue_is_refused(db: Any, name: str
             put_built_in(db, config, spec)
     with pytest.raises(InvalidConfiguration, match="at least 1"):
         distinct("other", parts=0)
+    with pytest.raises(InvalidConfiguration, match=r"keys of \(str\), the combiner sum and values of int"):
+        put_built_in(db, pairs, distinct(configured(db, f"{name}.wrong", key=int).name))
     with pytest.raises(InvalidConfiguration, match="settings that are invalid"):
         FACTORIES["distinct"](pairs, {"into": "other"}, 1)
 
