@@ -168,7 +168,10 @@ _SECTIONS: Final = {
 _LINK_KINDS: Final = Finding.LINK, Finding.LINK_STOPPED, Finding.LINK_LATE
 _OUTBOX_KINDS: Final = Finding.OUTBOX, Finding.OUTBOX_STOPPED, Finding.OUTBOX_LATE
 _NOT_NEEDED: Final = "Start one when updates are added."
-_STUCK: Final = "Its log has the errors. Without one, some of these wait for a system that does not answer."
+_STUCK: Final = (
+    "Its log has the errors. Without one, some of these wait for a system that does not answer, or for code of the "
+    "application."
+)
 _REPLACED: Final = "Other workers do its work. Start another one if you still need it."
 OF_WORKERS, OF_LINKS, OF_SYSTEMS = (
     tuple(each for each in Finding if each.subject in subjects)

@@ -33,6 +33,7 @@ class Lane(NamedTuple):
         is_outside: whether steps of this kind wait for another system.
         leaves_room: whether other tasks of the queue wait for other systems: this kind leaves one thread for them.
         is_failing: whether the latest call of the other system has failed: the next ones may hang, too.
+        calls_application: whether steps of this kind call code of the application, which may hang.
     """
 
     queue: str
@@ -42,6 +43,7 @@ class Lane(NamedTuple):
     is_outside: bool = False
     leaves_room: bool = False
     is_failing: bool = False
+    calls_application: bool = False
 
     @property
     def heap(self) -> int:

@@ -32,8 +32,9 @@ def _one_lane(task: object) -> Lane:
 class Runner(Generic[T]):
     """A pool of threads that runs `work(task)` for each submitted task.
 
-    A step that waits for another system may hang. After `PATIENCE_SECONDS` another thread takes its thread's place, and
-    no task of the same queue and kind begins until it ends: it would hang, too.
+    A step that waits for another system, or calls code of the application, may hang. After `PATIENCE_SECONDS` another
+    thread takes its thread's place, and no task of the same queue and kind begins until it ends: it would hang, too.
+    Code of the application may be slow for one key alone, so it takes half as many of such steps as there are threads.
 
     Args:
         work: runs one step; returns the seconds until the next: 0 for as soon as possible, `DONE` for no other.
@@ -87,6 +88,11 @@ class Runner(Generic[T]):
                 runtime.start_thread(self._loop, f"cq-worker-{self._started}")
                 self._started += 1
             self._wait(task, seconds)
+
+    def replace_hanging(self) -> None:
+        """Give the places of steps that hang to other threads, which nobody does otherwise if all threads hang."""
+        with self._changed:
+            self._replace_hanging(runtime.monotonic())
 
     def discard(self, task: T) -> bool:
         """Do not run the task again; returns whether it is not running. `after` is called with it once it has ended."""
@@ -196,20 +202,22 @@ class Runner(Generic[T]):
             if now - since <= PATIENCE_SECONDS or task in self._hanging or len(self._hanging) == _MAX_HANGING:
                 continue
             lane = self._lane(task)
-            if lane.is_outside:
+            if lane.is_outside or lane.calls_application:
                 try:
                     runtime.start_thread(self._loop, "cq-worker-in-place")
                 except RuntimeError:  # the system starts no more threads
                     return
                 self._hanging[task] = lane.queue, lane.kind
-                self._charge(task, self._cost(now - since, 0.0))
+                # Code of the application may use a processor, for how long is known only at its end.
+                self._charge(task, self._cost(now - since, now - since if lane.calls_application else 0.0))
 
     def _is_held(self, task: T) -> bool:
-        """Whether a task must wait, because another one of its lane and kind hangs."""
+        """Whether a task must wait, because others of its lane and kind hang."""
         if not self._hanging:
             return False
         lane = self._lane(task)
-        return (lane.queue, lane.kind) in self._hanging.values()
+        hanging = list(self._hanging.values()).count((lane.queue, lane.kind))
+        return hanging >= (max(1, self._threads // 2) if lane.calls_application else 1)
 
     def _charge(self, task: T, seconds: float) -> None:
         """End a taken task's turn, and charge its queue with `seconds`."""

@@ -56,6 +56,7 @@ class Task(ABC):
         is_awaited: whether callers wait for what its steps do, so that the next one follows at once.
         is_outside: whether a step waits for another system: such steps hold no more than half of a worker's threads.
         leaves_room: whether other tasks of the queue that wait for other systems need a thread, see `Lane`.
+        calls_application: whether a step calls code of the application, which may hang.
         problem: the latest error while the task fails, or the reason while it waits by design, else empty.
         is_waiting: whether no worker can do anything about the problem: an operator must make a decision, or a full
             queue needs room. Then the worker does not release the task to others, and does not report it as stuck.
@@ -71,6 +72,7 @@ class Task(ABC):
     is_awaited: bool = False
     is_outside: bool = False
     leaves_room: bool = False
+    calls_application: bool = False
     problem: str = ""
     is_waiting: bool = False
     backlog: SourceBacklog | None = None
@@ -186,6 +188,7 @@ class Job:
             task.is_outside,
             task.leaves_room,
             task.is_failing,
+            task.calls_application,
         )
 
     @property

@@ -61,6 +61,7 @@ class CombineTask(Task):
             self.max_parallel = LOCAL_PASSES
         self.waited_seconds = 0.0
         self.is_awaited = config.decider is not None
+        self.calls_application = passes.code.runs_application_code
         self._failures = failures
         self._totals = totals
         self._is_left = False

@@ -250,6 +250,7 @@ class Worker:
             self._load()
         if runtime.monotonic() >= self._membership.next_beat or not self._is_shared:
             self._beat()
+        self._runner.replace_hanging()
         owned = [job for job in self._work.jobs if job.owned]
         if due:
             self._next_check = runtime.monotonic() + SAFETY_SECONDS
