@@ -7,8 +7,9 @@ converted in one transaction, which reads and writes the bucket's state. So each
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from cq import runtime
 from cq.app import QueueCode
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CqError, InvalidData
@@ -19,6 +20,9 @@ from cq.passes.effects import Effects
 from cq.passes.reporting import Unreported, finish_changes
 from cq.passes.view import View, ViewReader
 from cq.plain_text import describe
+
+_MAX_SECONDS: Final = 5.0
+"""How long a transaction lives. A value that takes longer could be converted in none, however often it is tried."""
 
 
 class ConversionFailed(CqError):
@@ -58,7 +62,10 @@ def _convert(code: QueueCode, encoded: bytes, stored: bytes) -> tuple[Any, Any]:
     key: Any = encoded
     try:
         key = code.config.key.decode(encoded)
+        begun = runtime.monotonic()
         new = convert(key, codec.decode(stored), conversion.version)
+        if (seconds := runtime.monotonic() - begun) > _MAX_SECONDS:
+            raise InvalidData(f"convert took {seconds:.1f} s, and a transaction lives {_MAX_SECONDS:.0f} s")
         if new is None or code.value_combiner.is_empty(new):
             raise InvalidData("convert returned an empty value")
         code.config.value.check(new)

@@ -22,6 +22,7 @@ from cq.passes.conversion import ConversionFailed
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from cq.windows import Window
+from tests.kit.clocks import jumping
 from tests.kit.observing import SeenInStore, app_of, app_with
 from tests.kit.queues import add, aside, combine_all, spoil, values
 
@@ -300,6 +301,31 @@ def test_a_value_that_cannot_be_converted_waits_for_a_repaired_function(queue: C
 
     assert queue.values()["c"] == [2, 1]
     assert queue.breaks == []
+
+
+def test_a_value_whose_conversion_takes_too_long_is_named(db: Any, name: str) -> None:
+    """The store refuses its transactions, which would be tried again without a word."""
+
+    def convert(key: str, value: list[int], before: int) -> list[int]:
+        if key == "b":
+            clock.passed += 6.0
+        return value
+
+    def app(version: int, **more: Any) -> cq.App:
+        combine = cq.Combiner("numbers", version, lambda key, found: found[-1], value_types=("list",), **more)
+        return app_of(name, combiner=combine)
+
+    app(1).configure(db, name, key=str, value=list)
+    add(db, name, {key: [1] for key in "abc"})
+    combine_all(db, name, app(1))
+    app(2, convert=convert).configure(db, name)
+    with suppress(cq.errors.ConfigurationError):  # of the former version: later updates are not for it
+        Worker(db, app(1), [name]).drain()
+    with (
+        jumping() as clock,
+        pytest.raises(ConversionFailed, match=r"key 'b' .*: convert took 6.0 s, and a transaction lives 5 s"),
+    ):
+        combine_all(db, name, app(2, convert=convert))
 
 
 def test_a_value_that_cannot_be_read_waits_until_it_is_repaired(queue: Converted) -> None:
