@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from traceback import extract_tb
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
 import typer
@@ -193,6 +194,15 @@ def duration_option(text: str, *names: str, least: float = 0, default: Any = ...
     return option("DURATION", text, *names, default=default, parser=duration)
 
 
+def _line_of(error: BaseException) -> str:
+    """The innermost line of the application, below the current folder, that raised an error; empty for none."""
+    folder, others = os.getcwd() + os.sep, (sys.prefix, __file__)
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if frame.filename.startswith(folder) and not frame.filename.startswith(others):
+            return f" ({frame.filename.removeprefix(folder)}, line {frame.lineno})"
+    return ""
+
+
 def _load_app(path: str) -> App:
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
@@ -204,7 +214,8 @@ def _load_app(path: str) -> App:
     # SystemExit: sys.exit(0) in the module must not end this command with status 0.
     except (Exception, SystemExit) as error:
         raise InvalidConfiguration(
-            f"--app {brief(path)} cannot be imported: {type(error).__name__}: {error}; `cq settings` shows who names it"
+            f"--app {brief(path)} cannot be imported: {type(error).__name__}: {error}{_line_of(error)}; `cq settings` "
+            "shows who names it"
         ) from error
     if not isinstance(app, App):
         raise InvalidConfiguration(f"expected --app {brief(path)} to be a cq.App, got: {type(app).__name__}")

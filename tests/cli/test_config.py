@@ -130,6 +130,14 @@ def test_the_app_is_a_setting_of_all_commands_that_need_its_code(
     assert here("status").status == 0
 
 
+def test_an_application_that_raises_at_its_import_is_named_with_the_line(here: Any) -> None:
+    Path("shop_settings.py").write_text("import json\n\ndef load():\n    return json.loads('')\n")
+    Path("raising_app.py").write_text("import shop_settings\nshop_settings.load()\n")
+    ended = here("worker", "--app", "raising_app:app")
+    assert "line 1 column 1 (char 0) (shop_settings.py, line 4); `cq settings`" in ended.err
+    assert "No module named 'no_app'; `cq settings`" in here("worker", "--app", "no_app:app").err
+
+
 def leaves(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Each command with its words."""
     for name, each in getattr(command, "commands", {}).items():
