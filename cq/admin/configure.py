@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeGuard
 
-from cq import keys
+from cq import keys, runtime
 from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
 from cq.admin.conversion import is_raised, refuse_other_changes, switch
@@ -61,6 +61,7 @@ from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
 _COMBINER_OF_STATES: Final = "last"
+_CLEAR_SECONDS: Final = 5.0  # a transaction lives no longer
 """The combiner of a queue with a decider, which takes values of all types."""
 _Versioned = ObserverSpec | ObserverConfig | DeciderConfig
 _SKETCHES: Final = tuple((name,) for name in KINDS)
@@ -202,7 +203,7 @@ class RequestedSettings:
             refuse_repeats(tr, after.name, [each for each in again if each.after.name != self.rebuilt])
         for each in after.observers:
             if each.generation not in former and each.name in clears:
-                clears[each.name](tr)
+                _clear(tr, each.name, clears[each.name])
 
     def repeated(self, before: QueueConfig, after: QueueConfig) -> tuple[RepeatedObserver, ...]:
         """The observers that receive all values again, although they do not keep generations of data apart."""
@@ -234,6 +235,25 @@ def requested(**settings: Any) -> RequestedSettings:
         if given is not None:
             parsed[what] = _PARSERS[what](given) if what in _PARSERS else given
     return RequestedSettings(**parsed)
+
+
+def _clear(tr: Transaction, name: str, clear: Callable[[Any], object]) -> None:
+    """Call the function `clear` of an observer; raises `InvalidConfiguration` if it has taken too long.
+
+    The store would refuse the transaction, and the next tries too, without a word.
+    """
+    begun, failure = runtime.monotonic(), None
+    try:
+        clear(tr)
+    except Exception as error:  # noqa: BLE001 - raised again below
+        failure = error
+    if (seconds := runtime.monotonic() - begun) > _CLEAR_SECONDS:
+        raise InvalidConfiguration(
+            f"clear of observer {name!r} took {seconds:.1f} s, and a transaction lives {_CLEAR_SECONDS:.0f} s: let it "
+            "clear ranges and purge queues only"
+        ) from failure
+    if failure is not None:
+        raise failure
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:

@@ -16,6 +16,8 @@ from cq.config.queue import read_config
 from cq.errors import ConfigurationConflict, InvalidConfiguration
 from cq.passes.combine_pass import Pass
 from cq.store.transact import transact
+from tests.kit.clocks import jumping
+from tests.kit.faults import TOO_OLD, error_class
 from tests.kit.queues import add, code_of, combine_all, commits
 
 
@@ -154,6 +156,26 @@ def test_a_clear_that_fails_changes_nothing(derived: Derived) -> None:
 
     derived.clear = fail
     with pytest.raises(RuntimeError):
+        derived.configure(2)
+
+    assert (version_of(derived), derived.total()) == ([1], 30)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_clear_that_takes_longer_than_a_transaction_lives_is_an_error(
+    derived: Derived, is_refused: bool
+) -> None:
+    def be_slow(tr: Any) -> None:
+        tr.clear(derived.key)
+        clock.passed += 6.0
+        if is_refused:
+            raise error_class(derived.db)(TOO_OLD)
+
+    derived.clear = be_slow
+    with (
+        jumping() as clock,
+        pytest.raises(InvalidConfiguration, match=r"clear of observer 'summed' took 6\.0 s"),
+    ):
         derived.configure(2)
 
     assert (version_of(derived), derived.total()) == ([1], 30)
