@@ -135,7 +135,7 @@ def _open_whole(parsed: _StoreUrl, *, create: bool, read_only: bool) -> Any:
     from cq.store.embedded import PRIVATE, ReadOnlyDatabase, is_writable, made_at
     from cq.store.embedded import Database as Embedded
 
-    path = Path(parsed.path).resolve()
+    path = Path(os.path.realpath(parsed.path))
     if read_only and (not is_writable(path) or made_at(path) is not None):
         return ReadOnlyDatabase(path)
     mode = PRIVATE if parsed.mode is None else parsed.mode

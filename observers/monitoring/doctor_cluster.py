@@ -90,7 +90,7 @@ class ClusterStore:
 
     def _cluster_file(self) -> str:
         check_cluster_file(self._path)
-        folder = Path(self._path).resolve().parent
+        folder = Path(os.path.realpath(self._path)).parent
         if not (os.access(self._path, os.W_OK) and os.access(folder, os.W_OK)):
             raise StoreUnreachable(
                 f"{self._path} or its folder cannot be written: change that, as the client rewrites the file when the "

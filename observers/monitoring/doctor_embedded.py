@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -34,7 +35,7 @@ class EmbeddedStore:
     db: Any
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path).resolve()
+        self._path = Path(os.path.realpath(path))
 
     def before(self) -> dict[str, Callable[[], str]]:
         """The checks that do not open the store."""

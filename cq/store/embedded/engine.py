@@ -68,7 +68,7 @@ class Engine:
 
     def __init__(self, path: str | os.PathLike[str], open_parts: Callable[[Path], OpenFile]) -> None:
         # Resolved: all processes must use the same lock file beside the store.
-        self.path = Path(path).resolve()
+        self.path = Path(os.path.realpath(path))
         with file.opening:
             self._file_id, self._pool, self.committer, self.watches = open_parts(self.path)
             file.note_open(self._file_id)

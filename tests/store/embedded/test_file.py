@@ -102,8 +102,9 @@ def test_a_relative_path_stays_what_it_was(path: Path, monkeypatch: pytest.Monke
         (lambda path: path.write_bytes(b"SQLite format 3\x00"), "not a cq store"),
         (lambda path: change(path, "CREATE TABLE t (x)"), "another program"),
         (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
     ],
-    ids=["text", "short", "other", "directory"],
+    ids=["text", "short", "other", "directory", "loop"],
 )
 def test_what_is_no_store_is_refused(path: Path, make: Callable[[Path], object], words: str) -> None:
     make(path)
