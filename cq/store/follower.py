@@ -21,12 +21,14 @@ from weakref import WeakSet
 from cq import runtime
 from cq.backoff import delay_after
 from cq.durations import Span, positive_seconds, span_of, timeout_of
+from cq.failure import is_failure
 from cq.plain_text import describe
-from cq.store.api import Database, Transaction, TransactionRead, Void
+from cq.store.api import TRANSACTION_TOO_OLD, Database, Transaction, TransactionRead, Void, error_code
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot
 
 log = logging.getLogger("cq.follower")
+_MAX_SECONDS: Final = 5.0  # a transaction lives no longer
 
 
 class HasVersion(Protocol):
@@ -189,7 +191,9 @@ class StoreFollower(Generic[T]):
             self._wake.clear()
             try:
                 is_newer = self._read()
-            except Exception as error:  # noqa: BLE001 - any error may be temporary
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
                 self._note(describe(error))
                 failures += 1
                 self._closing.wait(delay_after(failures))
@@ -291,8 +295,17 @@ class ReadFollower(StoreFollower[FollowedRead[V]], Generic[V]):
         super().__init__(db, getattr(read, "__qualname__", "a read"), every)
 
     def _fetch(self, tr: Transaction) -> tuple[FollowedRead[V], None]:
-        at, latest = runtime.time(), self.latest
-        value = self._read_value(tr.snapshot)
+        at, latest, begun = runtime.time(), self.latest, runtime.monotonic()
+        try:
+            value = self._read_value(tr.snapshot)
+        except Exception as error:
+            seconds = runtime.monotonic() - begun
+            if error_code(error) == TRANSACTION_TOO_OLD and seconds > _MAX_SECONDS:
+                # The store would have it tried again for ever, without a word.
+                raise TimeoutError(
+                    f"it took {seconds:.1f} s, and a transaction lives {_MAX_SECONDS:.0f} s: read less"
+                ) from error
+            raise
         if latest is not None and latest.value == value:
             return FollowedRead(value, latest.version, at), None
         return FollowedRead(value, max(round(1000 * at), latest.version + 1 if latest else 1), at), None

@@ -16,7 +16,8 @@ from cq.observers.top import Ranking, top
 from cq.store import FollowedRead, ReadFollower
 from cq.testing import drain
 from cq.windows import Window
-from tests.kit.faults import TIMED_OUT, WrappedDatabase
+from tests.kit.clocks import jumping
+from tests.kit.faults import TIMED_OUT, TOO_OLD, WrappedDatabase, error_class
 from tests.kit.processes import run_code
 from tests.kit.queues import add
 
@@ -98,6 +99,31 @@ def test_the_latest_stays_while_the_store_cannot_be_read(db: Any) -> None:
         assert found.value == b"thing"
         after(follower, found)
         assert not follower.problem
+
+
+def test_a_read_that_takes_longer_than_a_transaction_lives_is_a_problem(db: Any) -> None:
+    def read(tr: Any) -> Any:
+        clock.passed += 6.0
+        raise error_class(db)(TOO_OLD)
+
+    with jumping() as clock, ReadFollower(db, read, every=0.01) as follower:
+        while not follower.problem:
+            follower.wait(0, 0.01)
+        assert "it took 6.0 s, and a transaction lives 5 s" in follower.problem
+
+
+def test_a_read_that_ends_its_thread_is_a_problem_and_read_again(db: Any) -> None:
+    errors = [SystemExit(3), GeneratorExit()]
+
+    def read(tr: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return "read"
+
+    with ReadFollower(db, read, every=0.01) as follower:
+        found = follower.wait(0, SECONDS)
+        assert found is not None
+        assert found.value == "read"
 
 
 @pytest.mark.parametrize("every", [0, -1.0, float("nan"), float("inf"), "soon", True, None])
