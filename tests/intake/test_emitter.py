@@ -47,13 +47,15 @@ SIX_LEVELS = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
 
 
 class Calling(WrappedDatabase):
-    """A database that knows the calls made on its latest transaction."""
+    """A database that knows the calls made on each of its transactions."""
 
-    latest: Calls
+    def __init__(self, db: Any) -> None:
+        super().__init__(db)
+        self.transactions: list[Calls] = []
 
     def create_transaction(self) -> Any:
-        self.latest = Calls(self.inner.create_transaction())
-        return self.latest
+        self.transactions.append(Calls(self.inner.create_transaction()))
+        return self.transactions[-1]
 
 
 def full() -> Exception:
@@ -424,7 +426,10 @@ def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) 
         emitter.flush()
         emitter.emit_many({"a": 1, "b": 2})
 
-    assert calling.latest.made == [
+    used = [
+        each.made for each in calling.transactions if each.made
+    ]  # `close` makes one to see that the store is open
+    assert used[-1] == [
         "set_read_version",  # of the flush before it
         "add_read_conflict_key",  # the emitter's
         "set_versionstamped_value",
