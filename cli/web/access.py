@@ -90,9 +90,8 @@ class WebAccess:
     def find(self, cookie: str) -> Session | None:
         """The session of a cookie; None unless this server signed it in the past 12 hours and it was not signed out."""
         try:
-            name, begun = self._sessions.unsign(
-                cookie.encode(errors="replace"), SESSION_SECONDS, return_timestamp=True
-            )
+            # Without a maximum age: with one, a session that began before the clock was set back would be refused.
+            name, begun = self._sessions.unsign(cookie.encode(errors="replace"), return_timestamp=True)
         except BadData:
             return None
         session = Session(name.decode(), begun.timestamp() + SESSION_SECONDS)

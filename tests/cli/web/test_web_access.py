@@ -191,6 +191,14 @@ def test_a_session_and_its_form_token_belong_to_one_token_and_one_port() -> None
         assert other.cookie != mine.cookie
 
 
+def test_a_session_goes_on_when_the_clock_is_set_back() -> None:
+    sessions = WebAccess("a" * 20, 8080)
+    with set_clock() as clock:
+        cookie = sessions.begin()
+        clock.now -= 5.0
+        assert sessions.find(cookie) is not None
+
+
 def test_a_session_ends_after_twelve_hours() -> None:
     sessions = WebAccess("a" * 20, 8080)
     with set_clock() as clock:
