@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cq import admin
 from cq.cli.queues.set_aside import dropped, retried, wanted_aside
@@ -264,7 +264,10 @@ class Actions:
             return self._form(request, operation, queue, dict(request.query_params))
         fields = await form_of(request) or {}
         if not self._access.is_form_token(request.state.session, fields.pop("form_token", "")):
-            return PlainTextResponse("this form is outdated: open it again", 403)
+            text = (
+                "nothing was changed, as this form is from an earlier session. Check it, and confirm it again"
+            )
+            return self._form(request, operation, queue, fields, text, status=403)
         text, is_done = await run_in_threadpool(partial(perform, self._db, operation, queue, fields))
         given = ", ".join(f"{field} {value!r}" for field, value in fields.items() if value)
         emit(
@@ -284,7 +287,14 @@ class Actions:
         return self._results.get(request.query_params.get("done", ""))
 
     def _form(
-        self, request: Request, operation: Operation, queue: str, fields: dict[str, str], problem: str = ""
+        self,
+        request: Request,
+        operation: Operation,
+        queue: str,
+        fields: dict[str, str],
+        problem: str = "",
+        *,
+        status: int = 400,
     ) -> Response:
         text = self._renderer.render(
             "action.html",
@@ -294,7 +304,7 @@ class Actions:
             problem=problem,
             form_token=self._access.form_token(request.state.session),
         )
-        return HTMLResponse(text, 400 if problem else 200)
+        return HTMLResponse(text, status if problem else 200)
 
     def _kept(self, text: str) -> str:
         """Keep a result for the next page; returns its id."""

@@ -12,7 +12,7 @@ from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.queue.set_aside import set_aside
 from cq.testing import drain
-from tests.cli.web.dashboards import Serving, serving
+from tests.cli.web.dashboards import TOKEN, Serving, serving
 from tests.kit.queues import get
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
@@ -68,6 +68,24 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     failed = [event["result"] for event in events.of("operator_failed")]
     assert len(failed) == 6
     assert failed[0].startswith("expected a whole number")
+
+
+def test_a_form_of_an_earlier_session_is_shown_again_with_what_was_typed(db: Any) -> None:
+    cq.configure(db, "words", key=str, value=int)
+    with serving(db, operates=True) as found:
+        earlier = re.search(r'name="form_token" value="([^"]+)"', found.page("/actions/pause?queue=words"))
+        assert earlier is not None
+        found.client.get("/", params={"token": TOKEN})  # another tab signs in again
+        fields = {"form_token": earlier[1], "reason": "a flood"}
+        answer = found.client.post("/actions/pause?queue=words", data=fields, headers=OWN)
+
+        assert answer.status_code == 403
+        assert "nothing was changed, as this form is from an earlier session" in answer.text
+        assert not flags(db, "words").paused
+        again = dict(re.findall(r'name="(\w+)" value="([^"]*)"', answer.text))
+        assert again["reason"] == "a flood"
+        assert found.client.post("/actions/pause?queue=words", data=again, headers=OWN).status_code == 303
+        assert flags(db, "words").paused
 
 
 def test_a_retry_of_which_a_part_failed_does_not_say_that_nothing_was_changed(db: Any) -> None:
