@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,7 +23,9 @@ from cq.cli.web.sampler import problem_of
 from cq.config.queue import read_config
 from cq.errors import InvalidConfiguration
 from cq.keys.queue import valid_name
+from cq.observers.links.operate import OpenLink
 from cq.observers.links.registry import opened_link, pause_link
+from cq.observers.links.target import LinkFailed, NotDeclared
 from cq.observers.telemetry.bus import emit
 from cq.queue.limits import MODES
 from cq.queue.set_aside import drop_aside, retry_aside
@@ -123,15 +126,30 @@ def _set_link(db: OpenDatabase, queue: str, fields: Fields, *, paused: bool) -> 
 
 
 def _rebuild_link(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    with opened_link(db, queue, _given(fields, "link")) as opened:
+    with _opened_link(db, queue, fields, "rebuild") as opened:
         opened.rebuild()
         return f"workers send all values of queue {queue!r} to link {opened.keys.link!r} again"
 
 
 def _rebase_link(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    with opened_link(db, queue, _given(fields, "link")) as opened:
+    with _opened_link(db, queue, fields, "rebase") as opened:
         opened.rebase()
         return f"link {opened.keys.link!r} of queue {queue!r} continues from the current state"
+
+
+@contextmanager
+def _opened_link(db: OpenDatabase, queue: str, fields: Fields, command: str) -> Iterator[OpenLink]:
+    """The link in a form; the error about missing code of the application names the command, which can load it."""
+    link = _given(fields, "link")
+    try:
+        with opened_link(db, queue, link) as opened:
+            yield opened
+    except NotDeclared as error:
+        words = " ".join(filter(None, (command, queue, link)))
+        raise LinkFailed(
+            "the dashboard has no code of applications, which this link needs: run "
+            f"`cq link {words} --app MODULE:APP`"
+        ) from error
 
 
 def _with_levels(db: OpenDatabase, queue: str, text: str) -> str:

@@ -53,6 +53,10 @@ class LinkFailed(CqError):
         return type(self), (str(self), self.pause)
 
 
+class NotDeclared(LinkFailed):
+    """This process lacks the target or the columns, which an application declares."""
+
+
 class LinkStopped(CqError):
     """Continuing the link would lose or mix up data: the operator must decide what to do, as the message says."""
 

@@ -33,6 +33,7 @@ from cq.observers.links.target import (
     Changes,
     LinkFailed,
     LinkStopped,
+    NotDeclared,
     Source,
     Target,
     refuse_late_sweep,
@@ -43,13 +44,13 @@ PAGE: Final = 1_000
 
 
 def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any], app: App) -> Target:
-    """The table in the settings; raises `LinkFailed` if this process lacks the table's columns."""
+    """The table in the settings; raises `NotDeclared` if this process lacks the table's columns."""
     name = settings.get("columns")
     layout: DefaultLayout | Columns = DefaultLayout(config.key, config.value)
     if name is not None:
         declared = app.declared_columns.get(name)
         if not isinstance(declared, Columns):
-            raise LinkFailed(
+            raise NotDeclared(
                 f"this process has no columns {name!r}: start it with --app and the application that declares them"
             )
         layout = declared

@@ -8,7 +8,7 @@ from typing import Any
 from cq.app import App
 from cq.config.queue import QueueConfig
 from cq.failure import is_failure
-from cq.observers.links.target import LinkFailed, Source, Target
+from cq.observers.links.target import LinkFailed, NotDeclared, Source, Target
 from cq.plain_text import describe
 
 
@@ -17,7 +17,7 @@ def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any]
     name = settings["target"]
     make = app.targets.get(name)
     if make is None:
-        raise LinkFailed(
+        raise NotDeclared(
             f"this process has no target {name!r}: start it with --app and the application that declares it"
         )
     try:

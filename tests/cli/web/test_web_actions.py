@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import cq
+from cq import links
 from cq.config.flags import read_flags
 from cq.encoding import codec
 from cq.failure import KeyFailure
@@ -68,6 +69,16 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     failed = [event["result"] for event in events.of("operator_failed")]
     assert len(failed) == 6
     assert failed[0].startswith("expected a whole number")
+
+
+def test_a_link_that_needs_code_of_the_application_names_the_command(db: Any) -> None:
+    cq.configure(db, "words", key=str, value=int, links=[links.app("own"), links.table("t", columns="own@1")])
+    with serving(db, operates=True) as found:
+        for link in ("own", "export"):
+            page = confirmed(found, f"/actions/rebuild-link?queue=words&link={link}", link=link)
+            assert f"run `cq link rebuild words {link} --app MODULE:APP`" in page
+            page = confirmed(found, f"/actions/rebase-link?queue=words&link={link}", link=link)
+            assert f"run `cq link rebase words {link} --app MODULE:APP`" in page
 
 
 def test_a_form_of_an_earlier_session_is_shown_again_with_what_was_typed(db: Any) -> None:
