@@ -40,6 +40,8 @@ from cq.store.space import Space
 
 TIMEOUT_SECONDS: Final = 5.0
 """Time limit of each transaction, so that every check ends."""
+ANSWER_SECONDS = 60.0
+"""How long to wait for a target or a database, which mostly have shorter time limits of their own."""
 _AT_ONCE: Final = 32
 """Receivers that are asked at the same time: each may take 30 seconds to answer."""
 
@@ -111,7 +113,7 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space, app: App | None) 
     answers = _asked(asked)
     for system, answer in zip(asked, answers, strict=True):
         of_system = [each for each in found if each.name in system.subjects and each.finding in OF_SYSTEMS]
-        yield from _of_asked(system.name, of_system, answer.result())
+        yield from _of_asked(system.name, of_system, _answer(system.name, answer))
 
 
 class _AskedSystem(NamedTuple):
@@ -137,6 +139,14 @@ def _asked(receivers: Sequence[_AskedSystem]) -> list[Future[Check]]:
     for _ in range(min(_AT_ONCE, len(receivers))):
         runtime.start_thread(ask, "cq-doctor")  # ^C does not wait for it, as it would for a pool's threads
     return answers
+
+
+def _answer(name: str, answer: Future[Check]) -> Check:
+    """The check of a system, or that it hangs: the target of an application may have no time limit."""
+    try:
+        return answer.result(ANSWER_SECONDS)
+    except TimeoutError:
+        return Check(name, False, f"it has not answered within {ANSWER_SECONDS:.0f} s")
 
 
 def _links(db: OpenDatabase, app: App | None, seen: Overview) -> Iterator[_AskedSystem]:

@@ -20,7 +20,7 @@ from cq import admin, links, runtime
 from cq.config.queue import LOCAL_BUCKETS
 from cq.errors import StoreUnreachable
 from cq.observers.links.targets import receiver as webhook_receiver
-from cq.observers.monitoring import doctor_cluster, doctor_embedded
+from cq.observers.monitoring import diagnosis, doctor_cluster, doctor_embedded
 from cq.observers.monitoring.diagnosis import Check, doctor
 from cq.store.embedded import Database as Embedded
 from cq.testing import drain
@@ -332,6 +332,28 @@ def test_slow_receivers_are_asked_at_the_same_time(
         looking.join(SECONDS)
 
     assert found == ["workers", *expected]  # no worker is alive
+
+
+def test_a_target_of_an_application_that_hangs_is_said(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "ANSWER_SECONDS", 0.1)
+    end, app = threading.Event(), cq.App()
+
+    @app.target("hanging")
+    class Hanging(links.Target):
+        def apply(self, changes: links.Changes) -> None:
+            raise NotImplementedError
+
+        def check(self) -> None:
+            assert end.wait(SECONDS)
+
+    cq.configure(db, "words", links=[links.app("hanging")])
+    found = {each.name: each for each in doctor(url, app)}
+    end.set()
+
+    assert not found["link words hanging"].ok
+    assert "it has not answered within" in found["link words hanging"].message
 
 
 @pytest.mark.parametrize("is_same", [True, False])
