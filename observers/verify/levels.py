@@ -10,18 +10,20 @@ quantiles and frequent items, `first`, `last` and an application's combiner can 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import isclose, isnan
 from typing import Any, Final, NamedTuple
 
 from cq.admin.purging import count_purging
-from cq.combiners import built_in_combiner
+from cq.combiners import Combiner, built_in_combiner
 from cq.config.queue import QueueConfig
 from cq.config.rollup import LevelOf, key_without_time
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys, parse_time
+from cq.plain_text import describe
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 from cq.verify.piece import Difference, Piece, stored_config
 from cq.verify.queued import check_type
@@ -75,14 +77,28 @@ def _compare(piece: Piece) -> None:
     parts: defaultdict[Any, list[Any]] = defaultdict(list)
     for key, value in finer.items():
         parts[target.key_of(key)].append(value)
+    encode = into.key.encoder()
     for key in filter(target.is_complete, {*parts, *coarser}):
-        combined = combiner.combine(key, parts[key]) if parts[key] else None
-        wanted = None if combined is None or combiner.is_empty(combined) else combined
+        try:
+            wanted = _combined(combiner, key, parts[key])
+        except Exception as error:  # noqa: BLE001 - for example of floats and Decimals, set aside in the target
+            _note(piece, f"the values of key {codec.brief(key)} cannot be combined: {describe(error)}")
+            continue
         found = coarser.get(key)
-        if not _is_same(found, wanted):
+        if not _is_same(_present(combiner, found), _present(combiner, wanted), parts[key]):
             what = f"{codec.brief(found)} in queue {target.name!r}, but {codec.brief(wanted)} in queue {piece.name!r}"
-            where = QueueKeys(target.name).value(into.key.encoder()(key))
+            where = QueueKeys(target.name).value(encode(key))
             piece.report("level-value", where, what, key=key)
+
+
+def _combined(combiner: Combiner, key: Any, parts: Sequence[Any]) -> Any:
+    combined = combiner.combine(key, parts) if parts else None
+    return None if combined is None or combiner.is_empty(combined) else combined
+
+
+def _present(combiner: Combiner, value: Any) -> Any:
+    """The value, or 0 for none if the combiner deletes a value of 0."""
+    return 0.0 if value is None and combiner.is_empty(0.0) else value
 
 
 def _note(piece: Piece, reason: str) -> None:
@@ -157,7 +173,18 @@ def _latest_expired(snapshot: TransactionRead, config: QueueConfig) -> int:
     return -1 << 63 if stored is None else parse_time(stored)
 
 
-def _is_same(left: Any, right: Any) -> bool:
-    if isinstance(left, float) and isinstance(right, float):  # sums of floats depend on their grouping
-        return abs(left - right) <= 1e-6 * max(1.0, abs(left), abs(right))
+def _is_same(left: Any, right: Any, parts: Sequence[Any]) -> bool:
+    """Whether both are the combination of the parts. The last digits of a sum of floats depend on their grouping."""
+    if isinstance(left, dict) or isinstance(right, dict):
+        left, right = left or {}, right or {}
+        return all(
+            _is_same(
+                left.get(item, 0.0), right.get(item, 0.0), [each[item] for each in parts if item in each]
+            )
+            for item in {*left, *right}
+        )
+    if isinstance(left, float) and isinstance(right, float):
+        largest = max([0.0, *(abs(each) for each in parts if isinstance(each, float))])
+        is_close = isclose(left, right, rel_tol=1e-6, abs_tol=max(1e-6, 1e-12 * largest))
+        return is_close or (isnan(left) and isnan(right))
     return bool(left == right)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
 from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
+from cq.queue.set_aside import drop_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.windows import Window
@@ -261,6 +264,48 @@ def test_a_change_of_retentions_makes_no_differences(db: Any, name: str, clock: 
         queue, hour = QueueKeys(f"{name}.1h"), int(clock.now) // 3600 * 3600
         put(db, {queue.value(codec.encode(["a", hour])): codec.encode(7_777)})
         assert "level-value" in {each.kind for each in verification(db, f"{name}.1m").run()}
+
+
+@pytest.mark.parametrize(
+    ("value", "updates"),
+    [
+        ("float", [[math.inf], [1.0]]),
+        ("float", [[math.nan], [1.0]]),
+        ("float", [[0.1], [0.3, -0.4]]),
+        ("float", [[1e12 + 0.1], [0.1, 0.7], [-1e12]]),
+        ("dict", [[{"x": 0.1}], [{"x": 0.7}, {"x": 0.2}], [{"x": 0.3}, {"x": 0.1}]]),
+        ("dict", [[{"x": 0.1}], [{"x": 0.3}, {"x": -0.4}]]),
+    ],
+)
+def test_the_last_digits_of_floats_and_infinities_make_no_differences(
+    db: Any, name: str, clock: Clock, value: str, updates: list[list[Any]]
+) -> None:
+    combiner, wrong = ("sum", 5.0) if value == "float" else ("counter", {"x": 5.0})
+    configure(db, name, value=value, combiner=combiner, rollup="1m:forever,1h:forever")
+    hour = int(START) // 3600 * 3600
+    for number in range(3):  # in each minute of an hour after the queue was made
+        clock.now = hour + 7_200 + 60 * number
+        for update in updates[number : number + 1]:
+            add(db, name, *({"a": each} for each in update))
+    drain(db)
+    assert not notes(db, f"{name}.1m")
+
+    put(db, {QueueKeys(f"{name}.1h").value(codec.encode(["a", hour + 7_200])): codec.encode(wrong)})
+    (found,) = verification(db, f"{name}.1m").run()
+    assert (found.kind, found.key) == ("level-value", ("a", hour + 7_200))
+
+
+def test_values_that_cannot_be_combined_end_no_check(db: Any, name: str, clock: Clock) -> None:
+    """Their updates were set aside in the longer period, and dropped there."""
+    configure(db, name, value="any", rollup="1m:forever,1h:forever")
+    for number, update in enumerate([0.5, Decimal(1)]):
+        clock.now = int(START) // 3600 * 3600 + 7_200 + 60 * number
+        add(db, name, {"a": update})
+        drain(db)
+    for level in (name, f"{name}.1h"):
+        drop_aside(db, level)
+
+    assert "key ('a', 1700006400) cannot be combined: TypeError" in notes(db, f"{name}.1m")
 
 
 def notes(db: Any, name: str) -> str:
