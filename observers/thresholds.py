@@ -9,7 +9,7 @@ once, as the pass that reports a value adds to the other queue in its own transa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any, Final
 
 from cq.config.queue import QueueConfig, read_config
@@ -24,6 +24,7 @@ from cq.store.api import Transaction, TransactionRead
 NAME: Final = "thresholds"
 VERSION: Final = 1
 _NUMBERS: Final = ("int", "float", "decimal")
+_EXACT: Final = Context(10_000, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 def thresholds(into: str, *, cap: float | None = None, at: Sequence[int] = (80, 100)) -> ObserverSpec:
@@ -72,7 +73,7 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
         if value is None:
             return {}
         spent, most = (value["spent"], value["cap"]) if is_budget else (value, cap)
-        return {each: spent for each in percents if spent > 0 and spent * 100 >= most * each}
+        return {each: spent for each in percents if spent > 0 and _is_reached(spent, most, each)}
 
     def tell(tr: Transaction, changes: list[Change]) -> None:
         told = []
@@ -84,6 +85,12 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
             target.add(tr, told)
 
     return tell
+
+
+def _is_reached(spent: Any, most: Any, percent: int) -> bool:
+    if isinstance(spent, Decimal):  # the context of the thread could round a product, or refuse it
+        return bool(spent >= _EXACT.scaleb(_EXACT.multiply(most, percent), -2))
+    return bool(spent * 100 >= most * percent)
 
 
 def _is_budget(config: QueueConfig) -> bool:

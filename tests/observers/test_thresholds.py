@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any, Final
 
 import pytest
@@ -12,7 +12,7 @@ from cq import admin
 from cq.deciders import bounded, budget, raise_cap, reserve, settle
 from cq.errors import InvalidConfiguration, QueueNotConfigured
 from cq.observers.thresholds import thresholds
-from cq.testing import assert_values, drain
+from cq.testing import assert_drained, assert_values, drain
 from cq.windows import Window
 from tests.kit.faults import FaultyDatabase
 
@@ -135,3 +135,15 @@ def test_what_does_not_suit_is_refused(db: Any) -> None:
         admin.put_observer(db, "spent", thresholds("alarms"))
     cq.configure(db, "stock", key=str, value=int, decider=bounded(0, 10))
     admin.put_observer(db, "stock", thresholds("alarms", cap=10))
+
+
+def test_a_decimal_of_any_size_is_compared_exactly_in_any_context(db: Any) -> None:
+    app, _ = watched(db, str, value=Decimal)
+    spent = cq.configure(db, "spent", key=str, value=Decimal, observers=[thresholds("alarms", cap=123.45)])
+    just_below, huge = Decimal("123.44" + "9" * 40), Decimal("1E+999999")
+    spent.add_now(db, {"ada": just_below, "bob": huge})
+    with localcontext(prec=3):
+        drain(db, app=app)
+    assert_drained(db)
+    expected = {("ada", 80): just_below, ("bob", 80): huge, ("bob", 100): huge}
+    assert_values(db, "alarms", expected)
