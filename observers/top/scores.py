@@ -77,7 +77,8 @@ def _of_int(score: int) -> bytes:
 def exact(score: object) -> Decimal:
     """The score as a Decimal, with all digits; raises `InvalidData` for other types, and for NaN."""
     if type(score) is float or type(score) is int or isinstance(score, Decimal):
-        number = Decimal(score)
+        # Not Decimal(score): an application may have a context that raises for floats.
+        number = score if isinstance(score, Decimal) else Decimal.from_float(score)  # noqa: FURB164
         if not number.is_nan():
             return number
     raise InvalidData(f"expected a score to be an int, Decimal or float, and not NaN, got: {shown(score)}")

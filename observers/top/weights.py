@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal
 from typing import Final
 
-from cq.observers.top.scores import Score
+from cq.observers.top.scores import Score, exact
 
 LEAST: Final = 1
 MOST: Final = 9
@@ -28,14 +28,14 @@ def weights(scores: Sequence[Score]) -> list[int]:
     >>> weights([8, 0, -8])
     [9, 5, 1]
     """
-    exact = [Decimal(score) for score in scores]
-    finite = [score for score in exact if score.is_finite()]
+    numbers = list(map(exact, scores))
+    finite = [number for number in numbers if number.is_finite()]
     if not finite:
-        return [_infinite(score) for score in exact]
+        return list(map(_infinite, numbers))
     lowest, highest = min(finite), max(finite)
     scale = _CONTEXT.ln if lowest > 0 else _CONTEXT.plus
     weigh = _between(scale, lowest, highest)
-    return [weigh(score) if score.is_finite() else _infinite(score) for score in exact]
+    return [weigh(number) if number.is_finite() else _infinite(number) for number in numbers]
 
 
 def _between(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
+from decimal import Decimal, FloatOperation, localcontext
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from cq.encoding.codec import KeyType
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.observers.top.scores import SCORE_BYTES, ascending, descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
+from cq.observers.top.weights import weights
 
 NUMBERS = st.one_of(
     st.integers(),
@@ -93,6 +94,13 @@ def test_counts_take_few_bytes() -> None:
 def test_what_has_no_place_in_the_order_is_refused(score: Any) -> None:
     with pytest.raises(InvalidData, match="expected a score"):
         ascending(score)
+
+
+def test_floats_have_places_and_weights_where_decimals_of_floats_are_errors() -> None:
+    with localcontext() as context:
+        context.traps[FloatOperation] = True
+        assert ascending(0.5) == ascending(Decimal("0.5"))
+        assert weights([0.5, 2.0, math.inf]) == [1, 9, 9]
 
 
 @given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=3), st.booleans(), st.data())
