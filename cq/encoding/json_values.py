@@ -33,12 +33,23 @@ def _sketch_update(kind: type[Sketch], given: Any) -> Any:
     return given
 
 
+def _set(given: Any) -> Any:
+    """The set of a list; raises `TypeError`: a text would be a set of its characters, and a dict one of its keys."""
+    if not isinstance(given, list):
+        raise TypeError("not a list")
+    return set_of(list(map(_hashable, given)))
+
+
+def _hashable(item: Any) -> Any:
+    return tuple(map(_hashable, item)) if isinstance(item, list) else item
+
+
 _SKETCH: Final = "sketch"
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "decimal": lambda number: Decimal(str(number)),
     "datetime": datetime.fromisoformat,
-    "set": lambda items: set_of([tuple(item) if isinstance(item, list) else item for item in items]),
+    "set": _set,
     "float": lambda number: number if isinstance(number, bool) else float(number),
     **{name: partial(_sketch_update, kind) for name, kind in KINDS.items()},
 }
@@ -154,5 +165,5 @@ def _from_json(name: str, given: Any) -> Any:
         return given
     try:
         return convert(given)
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidData(f"expected JSON of a {name}, got: {shown(given)} ({str(error)[:80]})") from None

@@ -80,6 +80,7 @@ def test_values_come_back_from_json(name: str, data: st.DataObject) -> None:
         ("float", "1e400", float("inf")),
         ("bytes", "aGk=", b"hi"),
         ("set", "[1, [2, 3]]", {1, (2, 3)}),
+        ("set", "[[1, [2, []]]]", {(1, (2, ()))}),
         ("any", '{"a": null}', {"a": None}),
     ],
 )
@@ -100,6 +101,14 @@ def test_keys_are_read_by_their_type(key_type: object, word: str, key: object) -
     assert key_from_word(KeyType.parse(key_type), word) == key
 
 
+def nested(levels: int) -> list[Any]:
+    """Lists in lists."""
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [
@@ -110,6 +119,9 @@ def test_keys_are_read_by_their_type(key_type: object, word: str, key: object) -
         ("datetime", 5),
         ("set", 5),
         ("set", [{"a": 1}]),
+        ("set", "text"),
+        ("set", {"a": 1}),
+        ("set", nested(5_000)),
         ("float", "x"),
         ("float", [1]),
         ("float", 10**400),
