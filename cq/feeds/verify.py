@@ -15,7 +15,7 @@ from cq.encoding.codec import brief
 from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig, read_feed_config
 from cq.feeds.groups import check_event
-from cq.feeds.messages import StoredMessage, decode_message, is_quiet, take
+from cq.feeds.messages import COUNT_BYTES, StoredMessage, decode_message, is_quiet, take
 from cq.keys import prefix_end
 from cq.keys.feed import (
     ID_BYTES,
@@ -115,8 +115,9 @@ def _check_messages(
     if ids and (futures[2].value or b"") < versionstamp_of_id(ids[-1]):
         found.append("waiting readers are not notified of the latest message")
     count += sum(not is_quiet(row.value) for row in rows)
-    appended = int.from_bytes(futures[3].value or b"", "little")
-    if config.unread and not more and count != appended:
+    counted = futures[3].value or b""
+    appended = int.from_bytes(counted[:COUNT_BYTES], "little")
+    if config.unread and not more and (count != appended or len(counted) > COUNT_BYTES):
         found.append(f"{appended:,} messages were counted, and there were {count:,}")
     if config.numbers:
         with_number = [id_ for id_ in ids if id_ <= last]

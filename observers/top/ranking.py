@@ -156,7 +156,7 @@ class Ranking(Generic[K, V]):
         _, keys = self._open(tr, "")
         begin = keys.counts + b"\x00\x01" if after is None else keys.count(after) + b"\x00"
         rows = tr.get_range(begin, prefix_end(keys.counts), limit=limit, streaming_mode=WANT_ALL)
-        return [(group_of(row.key[len(keys.counts) :]) or "", _int(row.value)) for row in rows]
+        return [(group_of(row.key[len(keys.counts) :]) or "", parse_count(row.value)) for row in rows]
 
     def rank(self, tr: TransactionRead, key: K) -> int | None:
         """1 plus the number of keys (of the key's group) with a strictly higher score; None if the key has no score.
@@ -239,7 +239,7 @@ class _Path:
 
     def higher(self) -> int:
         """The number of keys with a higher score."""
-        return sum(_int(row.value) for rows in self._before for row in rows)
+        return sum(parse_count(row.value) for rows in self._before for row in rows)
 
     def equal(self) -> int:
         """The number of keys with this score."""
@@ -316,10 +316,11 @@ def _bounds(
 
 
 def _number(count: Value) -> int:
-    return _int(count.value or b"")
+    return parse_count(count.value or b"")
 
 
-def _int(count: bytes) -> int:
+def parse_count(count: bytes) -> int:
+    """The number of entries in a stored count; raises `CorruptData`."""
     if len(count) > COUNT_BYTES:
         raise CorruptData(f"a count of a top is not one that cq wrote: {count[:40]!r}")
     return int.from_bytes(count, "little", signed=True)

@@ -24,6 +24,7 @@ from cq.observers.builtin import FACTORIES
 from cq.observers.top import index as top
 from cq.observers.top.cloud import CloudHead, digest_of, first_entries
 from cq.observers.top.index import MAX_ENTRY_BYTES, NAME, Index
+from cq.observers.top.ranking import parse_count
 from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL
@@ -172,7 +173,7 @@ def _check_node(piece: Piece, found: Found, keys: TopKeys) -> Steps:
     piece.require(above, "top-rank", found.key, "a count for ranks that no shorter one has", fix)
     below = piece.snapshot.get_range(*keys.nodes_below(group, place), streaming_mode=WANT_ALL)
     yield None
-    counts, count = [_number(each.value) for each in below], _number(found.value)
+    counts, count = [parse_count(each.value) for each in below], parse_count(found.value)
     if not counts:
         yield from _compare(piece, "top-rank", found, keys.entries(group) + place)
     elif sum(counts) != count:
@@ -186,7 +187,7 @@ def _compare(piece: Piece, kind: str, found: Found, prefix: bytes) -> Steps:
         prefix, prefix_end(prefix), limit=_COUNTED + 1, streaming_mode=WANT_ALL
     )
     yield None
-    there, count = sum(1 for _ in entries), _number(found.value)
+    there, count = sum(1 for _ in entries), parse_count(found.value)
     if there > _COUNTED:
         piece.notes.append(f"counts of the top were not compared with more than {_COUNTED:,} entries")
     elif there != count:
@@ -213,10 +214,6 @@ def _stands(index: Index, key: Any, value: bytes, group: str | None, place: byte
     except Exception:  # noqa: BLE001 - an unreadable value, reported separately, or an application's functions
         return True
     return wanted is not None and wanted[:2] == (group, place)
-
-
-def _number(count: bytes) -> int:
-    return int.from_bytes(count, "little", signed=True)
 
 
 # Clouds

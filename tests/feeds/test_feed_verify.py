@@ -74,6 +74,10 @@ DAMAGES: dict[str, tuple[Callable[[Feed, Any, bytes], object], str]] = {
         "recorded as removed",
     ),
     "a count lost": (lambda feed, tr, id_: tr.clear(feed.keys.appended(ANN)), "0 messages were counted"),
+    "a count of too many digits": (
+        lambda feed, tr, id_: tr.set(feed.keys.appended(ANN), b"\x7f" * 2_000),
+        "messages were counted",
+    ),
     "waiters forgotten": (lambda feed, tr, id_: tr.set(feed.keys.latest(ANN), b"\0" * 10), "waiting readers"),
 }
 

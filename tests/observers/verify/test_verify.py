@@ -113,10 +113,15 @@ TOPS: dict[str, tuple[str, Callable[[Topped], Writes]]] = {
     "an entry of no group": ("top-unreadable", lambda t: {t.top.all_entries + b"\xff\xff": b"\x01"}),
     "a key that no top has": ("top-unreadable", lambda t: {t.top.data + b"?": b""}),
     "a wrong count": ("top-count", lambda t: {t.top.count(None): bytes(8)}),
+    "a count of too many digits": ("top-count", lambda t: {t.top.count(None): b"\x7f" * 2_000}),
     "no count": ("top-count", lambda t: {t.top.count(None): None}),
     "a count of a group without entries": ("top-count", lambda t: {t.top.count("nothing"): NUMBER}),
     "a count under a key too long": ("top-count", lambda t: {t.top.count(None) + b"x": NUMBER}),
     "a wrong count of a score": ("top-rank", lambda t: {t.top.node(None, descending(7)): NUMBER}),
+    "a count of a score of too many digits": (
+        "top-rank",
+        lambda t: {t.top.node(None, descending(7)): b"\x7f" * 2_000},
+    ),
     "a wrong count of some scores": ("top-rank", lambda t: {t.top.node(None, descending(7)[:1]): NUMBER}),
     "no count of a score": ("top-rank", lambda t: {t.top.node(None, descending(7)): None}),
     "a count of a score that nothing has": (
