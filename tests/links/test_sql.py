@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 import ssl
@@ -241,6 +242,15 @@ class TestTable:
         # When it fits again, it is exported again.
         send(db, name, {"big": -(2**62)})
         assert ("big", 2**62) in table_of(export)
+
+    def test_a_lost_row_of_a_value_with_nan_is_a_difference(self, db: Any, name: str) -> None:
+        export = configure(db, name, value="any", combiner="last")
+        send(db, name, {"set": {math.nan}, "dict": {math.nan: 1}, "list": [math.nan], "ok": 1})
+        sql(export, "DELETE FROM report WHERE key <> 'ok'")
+
+        found = Compared(export)
+        assert {each.key for each in found.differences} == {"set", "dict", "list"}
+        assert not found.undecided
 
     def test_a_time_in_no_year_of_utc_is_set_aside(self, db: Any, name: str) -> None:
         export = configure(db, name, value="datetime", combiner="last")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cq.encoding.codec import is_int64
+from cq.encoding.codec import brief, is_int64
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
 
@@ -121,8 +121,7 @@ class Dialect(ABC):
             if isinstance(value, str):
                 self.text(value)
             elif isinstance(value, int) and not is_int64(value):
-                bits = value.bit_length()
-                raise CannotConvert(f"an integer of {bits} bits exceeds the 64 bits of a BIGINT")
+                raise CannotConvert(f"the integer {brief(value)} exceeds the 64 bits of a BIGINT")
             elif isinstance(value, float):
                 self.number(value)
 
