@@ -97,6 +97,7 @@ def opened_link(
     observer = find_link(config, link)
     sender = sender_of(db, config, observer, app)
     try:
+        sender.open()
         yield OpenLink(db, config, observer, sender)
     except Exception as error:
         if isinstance(error, CqError) or observer.settings[TO] != "app" or error_code(error) is not None:

@@ -9,6 +9,7 @@ target has, whether another worker was faster, or whether one of the two sides w
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -27,6 +28,7 @@ from cq.observers.links.target import (
     Source,
     Target,
     TargetRefuses,
+    UnmadeTarget,
 )
 from cq.plain_text import describe
 from cq.store.api import Database
@@ -172,8 +174,17 @@ class Sender:
         self.source = source
         self.target = target
         self.is_failing = False
+        self._opening = threading.Lock()
         self._db = db
         self._keys = LinkKeys(source.queue, source.link)
+
+    def open(self) -> None:
+        """Make the target before its first use, if it is one of the application; raises `LinkFailed`."""
+        with self._opening:
+            if isinstance(self.target, UnmadeTarget):
+                made = self._call(self.target.make)
+                made.check_settings()
+                self.target = made
 
     def send(self, batch: LinkBatch) -> None:
         """Have the target apply a batch; raises `OutdatedBatch` if another worker was faster, or as `Target.apply`."""

@@ -188,6 +188,21 @@ class Target(ABC):
         """Close the connections that no thread uses."""
 
 
+class UnmadeTarget(Target):
+    """A target of an application before its first use, which makes it: its constructor may fail or hang as a call may.
+
+    Args:
+        make: makes it.
+    """
+
+    def __init__(self, make: Callable[[], Target]) -> None:
+        self.make = make
+
+    def apply(self, changes: Changes) -> str | None:
+        """Raise an error: `Sender.open` makes the target first."""
+        raise NotImplementedError
+
+
 def refuse_late_sweep(positions: Iterable[str], epoch: int, below: bytes) -> None:
     """Raise an error if a sweep is late, by the positions that the target has in the link's buckets.
 

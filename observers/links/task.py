@@ -48,7 +48,7 @@ from cq.observers.links.state import (
     set_entry_aside,
     wake_keeper,
 )
-from cq.observers.links.target import LinkFailed, OutdatedBatch
+from cq.observers.links.target import LinkFailed, OutdatedBatch, Target
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import during, emit
@@ -84,6 +84,11 @@ class SendingTask(NotedTask):
         self.max_parallel = sender.target.width
         self._sender = sender
 
+    def _open(self) -> None:
+        """Make the target, see `Sender.open`."""
+        self._sender.open()
+        self.max_parallel = self._sender.target.width
+
     @property
     def is_failing(self) -> bool:
         return self._sender.is_failing
@@ -116,6 +121,7 @@ class Keeper(SendingTask):
         self._sender.close()
 
     def _step(self) -> float:
+        self._open()
         found, notification = transact(self.db, self._read)
         is_own_stop = found.stop.generation >= self._generation and not found.stop.resumes
         reason = PAUSED if found.control.paused else found.stopped if is_own_stop else None
@@ -255,28 +261,30 @@ class LinkTask(SendingTask):
         self.notification = self.keys.notification(bucket)
         self.notification_prefix = self.notification[:-4]
         self.progress_key = self.keys.state(bucket)
-        self._target = sender.target
         self._isolator = PoisonEntryIsolator(sender.send, self._set_aside)
-        self._lease = None if sender.target.keeps_positions else Lease(keys, bucket)
+        self._lease = Lease(keys, bucket)  # for a target that keeps no positions
 
     def waits(self, tr: TransactionRead) -> bool:
         """Whether the link is stopped or paused."""
         return read_view(tr, self.keys, ())().waiting is not None
 
+    @property
+    def _target(self) -> Target:
+        return self._sender.target
+
     def enter(self, worker: bytes) -> None:
-        if self._lease is not None:
-            self._lease.enter(worker)
+        self._lease.enter(worker)
 
     def end(self) -> None:
         """Give the lease of the bucket to others."""
-        if self._lease is not None:
-            self._lease.leave(self.db)
+        self._lease.leave(self.db)
 
     def __str__(self) -> str:
         return f"bucket {self.bucket} of link {self.keys.link!r} of queue {self.queue!r}"
 
     def _step(self) -> float:
         """Send one batch; returns 0.0 if there are more entries."""
+        self._open()
         read = transact(self.db, self._read)
         if self._must_wait(read.link.control.epoch, read.link.waiting):
             return STOPPED_SECONDS
@@ -321,7 +329,8 @@ class LinkTask(SendingTask):
         )
         queued = read_entries(tr.snapshot, self.keys, self.bucket, limits)
         read = BucketRead(link(), notification.value, queued)
-        if self._lease is not None and queued.last_key is not None and read.link.waiting is None:
+        is_leased = not self._target.keeps_positions
+        if is_leased and queued.last_key is not None and read.link.waiting is None:
             read.is_leased = self._lease.take(tr, read.link.states[self.bucket])
         if queued.last_key is None and queued.at_end and read.link.stopped is None:
             self._clear_notification(tr, read.notification)
@@ -333,7 +342,7 @@ class LinkTask(SendingTask):
     # 2: sending
 
     def _call(self, read: BucketRead) -> None:
-        if self._lease is None:
+        if self._target.keeps_positions:
             self._send(read)
             return
         self._lease.begin()
@@ -462,9 +471,9 @@ def noted_tasks(
 ) -> list[Task]:
     """The tasks that `make` returns; the first one is notified, so that it checks both sides when a worker starts.
 
-    If this process lacks an address, a secret or a package, or if a target of the application cannot be made, returns
-    no tasks and stores the failure: other workers may have them. The queue's passes are not affected. `generation` is
-    that of the link's observer, 0 for an outbox.
+    If this process lacks an address, a secret, a package or a declaration of the application, returns no tasks and
+    stores the failure: other workers may have them. The queue's passes are not affected. `generation` is that of the
+    link's observer, 0 for an outbox.
     """
     try:
         tasks = make()

@@ -27,6 +27,7 @@ from cq.links import Source, Target
 from cq.observer import ObserverSpec
 from cq.observers.links import registry
 from cq.observers.links.spec import TO
+from cq.observers.links.target import UnmadeTarget
 from cq.observers.links.targets import brokers
 from cq.testing import MemoryTarget, drain
 from tests.kit.processes import free_ports
@@ -84,8 +85,8 @@ class Driver(ABC):
             observers=(),
             buckets=1,
         )
-        made: Target = module.make_target(source, config, settings, self.app)
-        return made
+        found: Target = module.make_target(source, config, settings, self.app)
+        return found.make() if isinstance(found, UnmadeTarget) else found
 
     @abstractmethod
     def values(self, place: str) -> dict[Any, Any]:

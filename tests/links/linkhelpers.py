@@ -25,7 +25,7 @@ from cq.observers.links.registry import sender_of
 from cq.observers.links.sender import Sender
 from cq.observers.links.spec import find_link, links_in
 from cq.observers.links.state import AsideEntry
-from cq.observers.links.task import LinkTask
+from cq.observers.links.task import LinkTask, SendingTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.members import LINK
 from cq.observers.scheduling.task import Task
@@ -137,7 +137,9 @@ def found(db: Any, name: str, link: str | None = None, app: cq.App | None = None
     """A link of a queue, by default its only one. The fixture `_closed` closes reporting databases."""
     config = config_of(db, name)
     observer = find_link(config, link)
-    return OpenLink(db, config, observer, sender_of(db, config, observer, app))
+    opened = OpenLink(db, config, observer, sender_of(db, config, observer, app))
+    opened.sender.open()
+    return opened
 
 
 def combine(db: Any, name: str) -> None:
@@ -169,6 +171,9 @@ def link_tasks(db: Any, name: str, link: str | None = None, app: cq.App | None =
         if link in (None, observer)
         for task in part.make()
     ]
+    for each in made:
+        if isinstance(each, SendingTask):
+            each._open()  # else its first step does so
     try:
         yield made
     finally:

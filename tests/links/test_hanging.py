@@ -118,6 +118,36 @@ def test_targets_that_hang_from_their_first_call_on_give_their_threads_places_to
         wait_until(lambda: not any(waits(db, queue, "hanging") for queue in queues))
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_target_that_cannot_be_made_at_first_stops_no_queue_and_is_made_later(
+    db: Any, name: str, fails: bool
+) -> None:
+    """Its constructor may connect to a system that is down."""
+    end, tried, good, late = threading.Event(), threading.Event(), Receiving(), Receiving()
+    app = application({"good": good})
+
+    @app.target("late")
+    def make(source: links.Source) -> links.Target:
+        tried.set()
+        if fails and not end.is_set():
+            raise ConnectionError("the broker is down")
+        assert end.wait(SECONDS), "all queues wait for it"
+        return FunctionTarget(late)
+
+    other = f"{name}-other"
+    cq.configure(db, name, links=[links.app("late")])
+    cq.configure(db, other, links=[links.app("good")])
+    add(db, name, KEYS)
+    with running(Worker(db, app, queues=[name, other])):
+        try:
+            assert tried.wait(SECONDS)
+            add(db, other, KEYS)
+            good.wait_for(len(KEYS))
+        finally:
+            end.set()
+        late.wait_for(len(KEYS))
+
+
 @pytest.fixture
 def stopping(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
