@@ -216,11 +216,14 @@ def _without_zeros(counts: Mapping[Any, int]) -> dict[Any, int]:
 def _parts_for(config: QueueConfig, counts: dict[Any, int]) -> int:
     """The number of parts for counts, so that a transaction that replaces a part writes at most about 1 MB.
 
-    Raises `InvalidConfiguration` if the queue's values are no sums, which differences would make wrong.
+    Raises `InvalidConfiguration` if the queue's values are no sums, which differences would make wrong, and
+    `InvalidData` or `TooLarge` for an item that is no key of the queue.
     """
     refuse_unless_summed(config, "documents")
     adds = AddCheck(config)
-    sizes = [len(codec.encode(item)) + len(codec.encode(count)) for item, count in counts.items()]
+    # An item that equals one of the former counts is not added, so the queue would not refuse it: True for 1.
+    items = config.key.encode_all(list(counts))
+    sizes = [len(item) + len(codec.encode(count)) for item, count in zip(items, counts.values(), strict=True)]
     # Each row is counted once: parts and buckets are both ranges of the same hash, so a part has its own buckets.
     rows = adds.each * min(2 * len(sizes), config.buckets)
     # All items of the former counts may differ from all new ones; the new ones are also stored with the document.

@@ -137,8 +137,13 @@ def test_items_are_keys_of_the_queues_type(db: Any, name: str) -> None:
 
     assert counts_of(db, documents, b"one") == {("a", 1): 2}
     assert sums(db, documents) == {("a", 1): 2}
-    with pytest.raises(InvalidData):
-        documents.put(db, b"one", {"a": 2})
+    for item in ("a", ("a", True)):  # the last one equals the stored item, which is not added again
+        with pytest.raises(InvalidData):
+            documents.put(db, b"one", {item: 2, ("b", 1): 1})
+        with pytest.raises(InvalidData):
+            transact(db, lambda tr: documents.set(tr, b"one", {item: 2, ("b", 1): 1}))  # noqa: B023
+    documents.remove(db, b"one")
+    assert sums(db, documents) == {}
 
 
 def test_a_queue_without_sums_of_int_is_refused(db: Any, name: str) -> None:
