@@ -50,7 +50,10 @@ __all__ = [
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
-        ("decimal", [Decimal("0.10"), Decimal("-12345678901234567890.123456789")]),
+        (
+            "decimal",
+            [Decimal("0.10"), Decimal("-12345678901234567890.123456789"), Decimal("0E-999999999999")],
+        ),
         ("datetime", [datetime(2024, 2, 29, 12, 0, 0, 123456, UTC)]),
         ("any", [{"a": [1.5, None, "é\U0001f600"]}, b"\x00\xff", "%s :a \\"]),
     ],

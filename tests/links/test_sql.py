@@ -733,14 +733,21 @@ class TestMysqlStatements:
                 dialect.to_sql(kind, [value])
         with pytest.raises(CannotConvert, match="exceeds the 768"):
             dialect.check_keys([["x" * 769, "y"]])
+        assert str(*dialect.to_sql("decimal", [Decimal("0E-999999999999")])) == "0"
+        assert str(dialect.checked([1, Decimal("0E999999999999")])[1]) == "0"
+        for value in ("1E999999999999", "1E-999999999999", "NaN"):
+            with pytest.raises(CannotConvert):
+                dialect.checked([1, Decimal(value)])
         (moment,) = dialect.to_sql("datetime", [datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))])
         assert moment.isoformat() == "2024-01-01T00:00:00"
 
 
 def test_a_decimal_that_postgresql_cannot_hold_is_refused_before() -> None:
     dialect = Postgresql()
-    for fits in ("9e131071", "1e-16383", "0e-20000"):
+    for fits in ("9e131071", "1e-16383", "0e-16383"):
         assert dialect.to_sql("decimal", [Decimal(fits)]) == [Decimal(fits)]
+    for zero in ("0e-16384", "0e-999999999999", "0e999999999999"):
+        assert str(*dialect.to_sql("decimal", [Decimal(zero)])) == "0"
     for exceeds in ("1e131072", "1e-16384", "1e-20000"):
         with pytest.raises(CannotConvert, match="digits of a NUMERIC"):
             dialect.to_sql("decimal", [Decimal(exceeds)])

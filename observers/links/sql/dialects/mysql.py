@@ -11,9 +11,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
+from cq.encoding.codec import brief
 from cq.observers.links.sql.dialects.dialect import CannotConvert, ColumnValues, Dialect, Row, rows_of
 
 _ENGINE: Final = "InnoDB"
+_MAX_DIGITS: Final = 1_000  # more than a DOUBLE has
 
 
 class Mysql(Dialect):
@@ -56,10 +58,16 @@ class Mysql(Dialect):
         return mysql.DATETIME(fsp=6)
 
     def decimal(self, value: Decimal) -> Any:
-        value = super().decimal(value)
-        if value and (value.adjusted() >= 35 or value.as_tuple().exponent < -30):  # type: ignore[operator]
-            raise CannotConvert(f"{value} exceeds the 35 and 30 digits of a DECIMAL(65, 30)")
+        value = _in_digits(super().decimal(value))
+        if value.adjusted() >= 35 or value.as_tuple().exponent < -30:  # type: ignore[operator]
+            raise CannotConvert(f"{brief(value)} exceeds the 35 and 30 digits of a DECIMAL(65, 30)")
         return value
+
+    def checked(self, values: Sequence[Any]) -> Sequence[Any]:
+        finite = super().decimal
+        if any(isinstance(value, Decimal) for value in values):
+            values = [_in_digits(finite(each)) if isinstance(each, Decimal) else each for each in values]
+        return super().checked(values)
 
     def moment(self, value: datetime) -> Any:
         return super().moment(value).replace(tzinfo=None)
@@ -97,3 +105,15 @@ class Mysql(Dialect):
         for start in range(0, len(wanted), self._ROWS):
             given = sa.tuple_(*columns).in_(wanted[start : start + self._ROWS])
             conn.execute(sa.delete(table).where(given))
+
+
+def _in_digits(value: Decimal) -> Decimal:
+    """A number that the driver can write; raises `CannotConvert`.
+
+    It writes all zeros for which an exponent stands: of 0E-999999999 a gigabyte.
+    """
+    if not value:
+        return Decimal(0)
+    if value.adjusted() >= _MAX_DIGITS or value.as_tuple().exponent < -_MAX_DIGITS:  # type: ignore[operator]
+        raise CannotConvert(f"{brief(value)} has more than {_MAX_DIGITS:,} digits before or after the point")
+    return value

@@ -88,8 +88,10 @@ class Postgresql(Dialect):
 
     def decimal(self, value: Decimal) -> Any:
         value = super().decimal(value)
-        if value and (value.adjusted() >= 131_072 or value.as_tuple().exponent < -16_383):  # type: ignore[operator]
-            raise CannotConvert("a decimal exceeds the 131,072 and 16,383 digits of a NUMERIC")
+        if value.adjusted() >= 131_072 or value.as_tuple().exponent < -16_383:  # type: ignore[operator]
+            if value:
+                raise CannotConvert("a decimal exceeds the 131,072 and 16,383 digits of a NUMERIC")
+            return Decimal(0)
         return value
 
     def text(self, value: str) -> str:
