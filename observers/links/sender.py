@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from cq import runtime
 from cq.encoding.codec import brief
 from cq.failure import is_failure
 from cq.keys.link import LinkKeys, Position, first_sequence, generation_of
@@ -39,6 +40,8 @@ log = logging.getLogger("cq.link")
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000  # sent entries
+CLOSE_SECONDS = 5.0
+"""How long to wait until a target of an application is closed."""
 R = TypeVar("R")
 
 
@@ -174,6 +177,7 @@ class Sender:
         self.source = source
         self.target = target
         self.is_failing = False
+        self._is_own = False  # whether the target is one of the application
         self._opening = threading.Lock()
         self._db = db
         self._keys = LinkKeys(source.queue, source.link)
@@ -184,7 +188,7 @@ class Sender:
             if isinstance(self.target, UnmadeTarget):
                 made = self._call(self.target.make)
                 made.check_settings()
-                self.target = made
+                self.target, self._is_own = made, True
 
     def send(self, batch: LinkBatch) -> None:
         """Have the target apply a batch; raises `OutdatedBatch` if another worker was faster, or as `Target.apply`."""
@@ -241,7 +245,28 @@ class Sender:
         return self._call(lambda: self.target.sweep(epoch, below))
 
     def close(self) -> None:
-        """Close the target's connections; an error of that is logged only, as nothing depends on it."""
+        """Close the target's connections; an error of that is logged only, as nothing depends on it.
+
+        That of an application may hang, and the loop of the worker must go on: it waits for some seconds only.
+        """
+        if not self._is_own:
+            self._close()
+            return
+        ended = runtime.event()
+
+        def close() -> None:
+            self._close()
+            ended.set()
+
+        try:
+            runtime.start_thread(close, "cq-link-close")
+        except RuntimeError as error:  # the system starts no more threads
+            log.warning("%s cannot be closed: %s", self.target.noun, describe(error))
+            return
+        if not ended.wait(CLOSE_SECONDS):
+            log.warning("%s has not been closed within %.0f s", self.target.noun, CLOSE_SECONDS)
+
+    def _close(self) -> None:
         try:
             self.target.close()
         except BaseException as error:

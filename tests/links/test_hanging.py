@@ -11,8 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.links import Changes, LinkFailed
+from cq.observers.links import sender
 from cq.observers.links.sql.dialects import postgresql
 from cq.observers.scheduling import runner
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
@@ -146,6 +147,36 @@ def test_a_target_that_cannot_be_made_at_first_stops_no_queue_and_is_made_later(
         finally:
             end.set()
         late.wait_for(len(KEYS))
+
+
+def test_a_target_that_hangs_when_it_is_closed_does_not_stop_the_worker(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "CLOSE_SECONDS", 0.1)
+    end, closing, good = threading.Event(), threading.Event(), Receiving()
+
+    class Closing(FunctionTarget):
+        def close(self) -> None:
+            closing.set()
+            end.wait(SECONDS)
+
+    first = Receiving()
+    app = application({"good": good})
+    app.target("closing")(lambda source: Closing(first))
+    other = f"{name}-other"
+    cq.configure(db, name, links=[links.app("closing")])
+    cq.configure(db, other)
+    add(db, name, KEYS)
+    with running(Worker(db, app, queues=[name, other])):
+        try:
+            first.wait_for(len(KEYS))
+            admin.remove_observer(db, name, "link:closing")
+            assert closing.wait(SECONDS)
+            cq.configure(db, other, links=[links.app("good")])  # which the worker's loop has to notice
+            add(db, other, KEYS)
+            good.wait_for(len(KEYS))
+        finally:
+            end.set()
 
 
 @pytest.fixture
