@@ -12,6 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any, Final
 
 from cq.arguments import repeatable
@@ -56,7 +57,8 @@ def add(
         schema: the schema of the table, as given to `cq outbox init`; None: the connection's default one.
 
     Raises:
-        InvalidData: no queue takes a key, an update or the id; no row is inserted. Also `TooLarge`, `OneShotIterable`.
+        InvalidData: no queue takes a key, an update or the id, or a list, dict or set has parts that JSON lacks, such
+            as bytes, a Decimal or a key that is no text; no row is inserted. Also `TooLarge`, `OneShotIterable`.
         InvalidConfiguration: the name of the queue or the schema is invalid.
         Exception: an error of the database.
     """
@@ -129,10 +131,36 @@ def _update(key: object, update: object) -> str:
         return "null"
     try:
         codec.encode_value(update, MAX_UPDATE_BYTES)
+        _check_parts(update)
         return json.dumps(update_to_json(update), allow_nan=False)
     except (InvalidData, ValueError) as error:
         kind = type(error) if isinstance(error, InvalidData) else InvalidData
         raise kind(f"key {codec.brief(key)}: {error}") from None
+
+
+def _check_parts(update: object) -> None:
+    """Raise `InvalidData` for a list, a set or a dict with parts that would come back from JSON as other ones.
+
+    Workers know the type of an update from its queue, but not those of its parts.
+    """
+    if not isinstance(update, list | tuple | set | frozenset | Mapping):
+        return
+    keys, parts = (update.keys(), update.values()) if isinstance(update, Mapping) else ((), update)
+    wrong = [key for key in keys if not isinstance(key, str)]
+    wrong += [part for part in parts if not _is_in_json(part)]
+    if wrong:
+        raise InvalidData(
+            f"expected parts that JSON has, in dicts with keys of str, got within a {type(update).__name__}: "
+            f"{codec.shown(wrong[0])}; the outbox carries rows as JSON"
+        )
+    for part in parts:
+        _check_parts(part)
+
+
+def _is_in_json(part: object) -> bool:
+    if isinstance(part, float):
+        return isfinite(part)
+    return part is None or isinstance(part, str | int | list | tuple | Mapping)
 
 
 def _placeholder(connection: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,11 @@ def test_a_session_of_sqlalchemy_adds_rows_in_its_transaction(db: Any, name: str
         ({"a": object()}, {}, "CBOR"),
         ({"a": "x" * 100_000}, {}, "exceeds"),
         (zip("a", [1], strict=True), {}, "iterator"),
+        ({"a": {1: 2, "1": 3}}, {}, r"parts that JSON has.* within a dict: 1 \(int\)"),
+        ({"a": [[b"x"]]}, {}, "within a list: b'x'"),
+        ({"a": {"x": Decimal(1)}}, {}, "within a dict: Decimal"),
+        ({"a": {("x", math.nan)}}, {}, "within a tuple: nan"),
+        ({"a": {frozenset({1})}}, {}, "within a set: frozenset"),
         ([("a",)], {}, "pair"),
         (7, {}, "expected a dict"),
         ([("a", 1), ("a", 2)], {"once": "x"}, "each key once"),
@@ -95,6 +102,27 @@ def test_updates_that_no_queue_takes_are_refused_before_a_row_is_inserted(
 ) -> None:
     with pytest.raises(cq.CqError, match=match):
         cq.outbox.add(None, "words", updates, **options)
+
+
+@pytest.mark.parametrize(
+    ("value", "update"),
+    [
+        ("set", {1, ("x", (2.5, None))}),
+        ("dict", {"x": [1, {"y": True}]}),
+        ("list", ["x", []]),
+        ("bytes", b"\xff"),
+        ("float", math.inf),
+    ],
+)
+def test_an_update_comes_back_as_it_was(db: Any, name: str, sqlite_url: str, value: str, update: Any) -> None:
+    configure(db, name, value=value, combiner="last")
+    engine = sa.create_engine(sqlite_url)
+    with engine.begin() as connection:
+        cq.outbox.add(connection, name, {"a": update})
+    engine.dispose()
+    move(db, name)
+
+    assert values(db, name) == {"a": update}
 
 
 def test_no_updates_are_no_rows() -> None:
