@@ -46,7 +46,7 @@ from cq.store.embedded.error import (
     not_bytes,
     storage_error,
 )
-from cq.store.embedded.file import identities, in_use
+from cq.store.embedded.file import Places
 from cq.store.embedded.future import FutureVoid
 from cq.store.embedded.lock_file import LockFile
 from cq.store.embedded.snapshots import leak
@@ -264,8 +264,7 @@ class Committer:
     def __init__(self, connection: apsw.Connection, lock: LockFile) -> None:
         self._connection = connection
         self._lock = lock
-        self._paths = in_use(lock.store)  # made once: each commit looks at them
-        self._files = identities(self._paths)
+        self._places = Places(lock.store)
         self._checkpointer = Checkpointer(connection, lock)
         self._log = ConflictLog()
         self._queue: deque[CommitRequest] = deque()
@@ -451,7 +450,7 @@ class Committer:
         # A commit into removed files would be lost without an error, and one beside another index or lock file not be
         # seen by others. Python's own SQLite removes the log, too: it does not know of the connections of another one
         # in its process, and takes its last for the last of all.
-        if identities(self._paths) != self._files:
+        if not self._places.are_kept():
             self._roll_back()
             self._results = [(request, IO_ERROR, _LOST.format(self._lock.store)) for request in group]
             return

@@ -111,6 +111,7 @@ class ConflictLog:
 
     def __init__(self) -> None:
         self._groups: deque[CommittedGroup] = deque()
+        self._keys = self._bytes = 0  # of all groups
 
     @property
     def last(self) -> int:
@@ -123,12 +124,15 @@ class ConflictLog:
         if rows and rows[0][0] > self.last:
             # Other processes have deleted rows that this process never read: the log in memory would have a gap.
             self._groups.clear()
+            self._keys = self._bytes = 0
         for _, version, row in rows:
             self.append(CommittedGroup.from_row(version, row))
 
     def append(self, group: CommittedGroup) -> None:
         """Add the latest version."""
         self._groups.append(group)
+        self._keys += len(group.keys)
+        self._bytes += group.bytes
 
     def check(self, read_version: int, reads: ReadSet) -> int:
         """The error code of a transaction with these reads at `read_version`; 0 if it may commit."""
@@ -149,14 +153,13 @@ class ConflictLog:
         The newest of the old groups stays: in an idle store, transactions have its version as their read version.
         """
         before = self._groups[0].version
-        keys, size = (
-            sum(len(group.keys) for group in self._groups),
-            sum(group.bytes for group in self._groups),
-        )
         while len(self._groups) > 1 and (
-            self._groups[1].version <= now - KEPT_VERSIONS or keys > KEPT_KEYS or size > KEPT_BYTES
+            self._groups[1].version <= now - KEPT_VERSIONS
+            or self._keys > KEPT_KEYS
+            or self._bytes > KEPT_BYTES
         ):
             gone = self._groups.popleft()
-            keys, size = keys - len(gone.keys), size - gone.bytes
+            self._keys -= len(gone.keys)
+            self._bytes -= gone.bytes
         first = self._groups[0].version
         return first if first != before else None

@@ -41,6 +41,9 @@ PRIVATE = 0o600
 """The permissions of a new store, unless the caller shares it."""
 
 _PERMISSIONS = 0o666  # a store is never executable
+_SECOND = 1_000_000_000
+_LONGEST_TICK = 100_000_000
+"""Nanoseconds, more than a file system's clock takes for a step, unless it counts whole seconds."""
 _SYSTEMS_CHOICE = -1  # the group of the process, or of the directory
 
 
@@ -451,9 +454,36 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def in_use(path: Path) -> tuple[str, ...]:
-    """The paths of a store and of the files beside it that are there while it is open."""
-    return tuple(f"{path}{ending}" for ending in ("", "-wal", "-shm", "-lock"))
+class Places:
+    """The places of an open store and of the files beside it, to see whether the files are still there.
+
+    While the folder is as it was, so are its entries: one look at it is enough. A look at a file that each commit
+    writes costs more: since Linux 6.13 the next write then notes the exact time, and the next sync writes this, too.
+    Commits of few updates took 30 % longer for that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._paths = tuple(f"{path}{ending}" for ending in ("", "-wal", "-shm", "-lock"))
+        self._files = identities(self._paths)
+        self._folder = str(path.parent)
+        self._seen: tuple[int, ...] = ()
+
+    def are_kept(self) -> bool:
+        """Whether none of the files was removed or replaced."""
+        try:
+            folder = os.stat(self._folder)
+        except OSError:
+            return False
+        changed = folder.st_ctime_ns
+        seen = (folder.st_dev, folder.st_ino, changed)
+        if seen == self._seen:
+            return True
+        if identities(self._paths) != self._files:
+            return False
+        # A change soon after the last one may have the same time.
+        if changed % _SECOND and runtime.time_ns() - changed > _LONGEST_TICK:
+            self._seen = seen
+        return True
 
 
 def identities(paths: tuple[str, ...]) -> list[FileId]:
