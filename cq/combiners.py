@@ -234,6 +234,7 @@ def latest_only(combiner: Combiner) -> Combiner:
 
 _COMPARING: Final = ("minimum", "maximum")  # accept only comparable values
 _ADDABLE: Final = frozenset((int, float, bool, Decimal))
+_ADDED_ONCE: Final = frozenset((str, bytes, int, bool))
 
 
 def _is_number(value: object) -> bool:
@@ -257,7 +258,20 @@ REFUSED_FLOATS: Final[Mapping[str, Callable[[float], bool]]] = {
 
 
 def _has_counts(value: object) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_number, value.values()))
+    return isinstance(value, Mapping) and all(map(_is_number, value.values())) and _is_without_nan(value)
+
+
+def _is_without_nan(members: object) -> bool:
+    """Whether these members of a set, or keys of a dict, equal themselves: NaN would be one more with each add."""
+    return isinstance(members, Set | Mapping) and (
+        set(map(type, members)) <= _ADDED_ONCE or not any(map(_has_nan, members))
+    )
+
+
+def _has_nan(member: object) -> bool:
+    if isinstance(member, tuple | frozenset):
+        return any(map(_has_nan, member))
+    return isinstance(member, float | Decimal) and not is_comparable(member)
 
 
 def _are_intervals(value: object) -> bool:
@@ -273,7 +287,8 @@ def _is_interval(value: object) -> bool:
 
 _TAKEN: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "sum": (_is_number, "a number"),
-    "counter": (_has_counts, "a dict of numbers"),
+    "counter": (_has_counts, "a dict of numbers, without NaN as a key,"),
+    "union": (_is_without_nan, "a set without NaN"),
     "intervals": (_are_intervals, "a list of intervals [begin, end, number] of ints, where begin < end,"),
     "decaying": (_is_finite, "a finite float"),
     **dict.fromkeys(_COMPARING, (is_comparable, "a value that has an order, so neither NaN nor a set")),
@@ -341,8 +356,9 @@ BUILT_IN: Final[dict[str, Combiner]] = {
 - `sum`: of int or Decimal, exact; of float, approximate, because float addition is not associative. 0 deletes the key.
 - `minimum`, `maximum`: of numbers, str, bytes or datetimes. They refuse NaN and sets, which have no total order.
 - `last`, `first`: the update that was committed last or first. `DELETE` as an update of `last` deletes the key.
-- `union`: of sets. An empty set deletes the key.
-- `counter`: of dicts of counts, summed for each item. Items with count 0 are removed; an empty dict deletes the key.
+- `union`: of sets, without NaN. An empty set deletes the key.
+- `counter`: of dicts of counts, summed for each item, which is not NaN. Items with count 0 are removed; an empty dict
+  deletes the key.
 - `intervals`: of lists of intervals [begin, end, number]. Those that overlap become one, with the sum of their numbers.
 - `decaying`: of floats, logarithms of scores that decay, see `cq.observers.top.HalfLife`; approximate, as `sum`.
 - `distinct`, `quantiles`, `frequent`, `theta`: sketches, see `cq.sketches`. A sketch without items deletes the key.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, localcontext
 from fractions import Fraction
 from functools import partial
@@ -95,6 +96,24 @@ def test_extremes_associate_over_stored_values_without_an_order(name: str, pool:
         assert repr(combine([combine([first, second]), third])) == at_once
         assert repr(combine([first, combine([second, third])])) == at_once
         assert repr(combiners.combine_many(combiner, ["k"], [[first, second, third]])) == f"[{at_once}]"
+
+
+@pytest.mark.parametrize("member", [NAN, Decimal("NaN"), ("a", NAN), frozenset({("a", NAN)})], ids=repr)
+def test_members_that_do_not_equal_themselves_are_refused(member: Any) -> None:
+    for name, wrong in (("union", {1, member}), ("counter", {"a": 1, member: 1})):
+        with pytest.raises(InvalidData, match=f"without NaN.* for the combiner '{name}'"):
+            combiners.check_combinable(name, 1, wrong)
+    other = {
+        1,
+        1.5,
+        Decimal(2),
+        ("a", None),
+        frozenset({b""}),
+        float("inf"),
+        datetime(2026, 1, 1, tzinfo=UTC),
+    }
+    combiners.check_combinable("union", 1, other)
+    combiners.check_combinable("counter", 1, dict.fromkeys(other, 1))
 
 
 @pytest.mark.parametrize("name", built_in())
