@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import isfinite
 from typing import Any, Final
@@ -33,6 +33,13 @@ def _sketch_update(kind: type[Sketch], given: Any) -> Any:
     return given
 
 
+def _decimal(given: Any) -> Decimal:
+    try:
+        return Decimal(str(given))
+    except InvalidOperation:  # its text is a list of classes
+        raise ValueError("not a number that a Decimal can hold") from None
+
+
 def _set(given: Any) -> Any:
     """The set of a list; raises `TypeError`: a text would be a set of its characters, and a dict one of its keys."""
     if not isinstance(given, list):
@@ -47,7 +54,7 @@ def _hashable(item: Any) -> Any:
 _SKETCH: Final = "sketch"
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "bytes": lambda text: base64.b64decode(text, validate=True),
-    "decimal": lambda number: Decimal(str(number)),
+    "decimal": _decimal,
     "datetime": datetime.fromisoformat,
     "set": _set,
     "float": lambda number: number if isinstance(number, bool) else float(number),

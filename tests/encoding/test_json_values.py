@@ -132,6 +132,12 @@ def test_json_of_another_type_is_refused(name: str, given: object) -> None:
         value_from_json(ValueType(name), given)
 
 
+@pytest.mark.parametrize("word", ["", "1,5", "1E9999999999999999999"])
+def test_a_decimal_that_is_none_is_named_in_words(word: str) -> None:
+    with pytest.raises(InvalidData, match=r"\(not a number that a Decimal can hold\)"):
+        value_from_word(ValueType("decimal"), word)
+
+
 @pytest.mark.parametrize("word", ["", "x", "'a'", "[" * 100_000, "1" * 5000])
 def test_words_that_are_no_json_are_refused_in_short(word: str) -> None:
     with pytest.raises(InvalidData, match="expected a key of type int, got: ") as refused:
