@@ -70,6 +70,7 @@ _BUCKET: Final = Struct(">II")
 _HASH: Final = Struct(">I")
 _LENGTH: Final = Struct(">H")
 _COUNTER: Final = Struct(">Q")
+_PIECE_TAIL: Final = VERSIONSTAMP_BYTES + 4  # after the key: the versionstamp, and the number of the piece
 # The argument of a versionstamped operation ends with the position of the versionstamp, which is little-endian.
 _OFFSET: Final = Struct("<I")
 MAX_NAME: Final = 100
@@ -372,7 +373,11 @@ class QueueKeys:
         if encoded_key is None:
             return self.all_aside()
         prefix = self._aside_of(encoded_key)
-        return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + 5)
+        return prefix, _end_of_pieces(prefix)
+
+    def end_of_aside(self, key: bytes) -> bytes:
+        """The end of the range of the entries that were set aside with the encoded key of this one."""
+        return _end_of_pieces(key[:-_PIECE_TAIL])
 
     def _aside_of(self, encoded_key: bytes) -> bytes:
         return (
@@ -382,8 +387,11 @@ class QueueKeys:
     def parse_aside(self, key: bytes) -> tuple[bytes, bytes, int]:
         """Encoded key, versionstamp and piece of an entry that was set aside."""
         start = len(self.all_aside) + _HASH.size + _LENGTH.size
-        tail = VERSIONSTAMP_BYTES + 4
-        return key[start:-tail], key[-tail:-4], int.from_bytes(key[-4:], "big")
+        return key[start:-_PIECE_TAIL], key[-_PIECE_TAIL:-4], int.from_bytes(key[-4:], "big")
+
+
+def _end_of_pieces(prefix: bytes) -> bytes:
+    return prefix + b"\xff" * (_PIECE_TAIL + 1)
 
 
 def bucket_range(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes]:

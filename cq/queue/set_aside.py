@@ -17,7 +17,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError, InvalidData
 from cq.failure import KeyFailure
-from cq.keys import VERSIONSTAMP_BYTES, QueueKeys, after
+from cq.keys import QueueKeys, after
 from cq.keys.missed import MissedKeys
 from cq.plain_text import printable
 from cq.queue.adds import PackedAdd, write_updates
@@ -42,7 +42,6 @@ _USED_BYTES: Final = 200_000
 _USED_SECONDS: Final = 1.0
 """Seconds after which it takes no further piece: on a cluster, the reads for each take a round trip."""
 _HASH_BYTES: Final = 4
-_NUMBER_BYTES: Final = 4  # of a piece
 ANY: Final = object()
 """Stands for all keys."""
 
@@ -152,7 +151,7 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         return _Used(len(some), codec.encode([found.failure.to_stored(), *left]) if left else None)
 
     return retry_missed(db, name, key) + sum(
-        _each_row(db, partial(_range, keys=queue, name=name, key=key), add)
+        _each_row(db, partial(_range, keys=queue, name=name, key=key), add, queue.end_of_aside)
     )
 
 
@@ -178,7 +177,9 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
         return _Used(1)
 
     dropped = sum(_each_row(db, partial(_notes, name=name, key=key), partial(_take, name=name, retry=False)))
-    return dropped + sum(_each_row(db, partial(_range, keys=keys, name=name, key=key), drop))
+    return dropped + sum(
+        _each_row(db, partial(_range, keys=keys, name=name, key=key), drop, keys.end_of_aside)
+    )
 
 
 def retry_missed(db: Database, name: str, key: Any = ANY) -> int:
@@ -235,12 +236,23 @@ def _each_row(
     db: Database,
     range_of: Callable[[Transaction], tuple[bytes, bytes]],
     use: Callable[[Transaction, bytes, bytes], _Used],
+    end_of_key: Callable[[bytes], bytes] | None = None,
 ) -> Iterator[int]:
     """Call `use` for each row of a range, and remove the used part in the same transaction; yields the numbers used.
 
     The rows are pieces that are set aside, or notes of missed reports. A transaction uses many small ones. If one of
     them is refused, the rows before it are used one by one, and then those after it. At the end it raises `InvalidData`
     about the refused ones.
+
+    Of each key it takes the pieces that are there when it leaves the key unfinished for the first time. A worker may
+    set the updates aside again before the next transaction. These pieces sort after the others of their key, and taking
+    them, too, would never end.
+
+    Args:
+        db: a database of either store.
+        range_of: returns the range of the rows.
+        use: uses a row, given its key and value.
+        end_of_key: returns the end of the pieces that have the key of this one; None for notes, one for each key.
     """
     tried = list[bytes]()
 
@@ -251,9 +263,13 @@ def _each_row(
         # Not a snapshot read: two concurrent retries must not both use a piece.
         used = _use_some(tr, tr.get_range(*bounds, limit=most), use, tried)
         if used is None:
-            return (_Place(_end_of_key(place.end[:-1])), 0) if place.end else None
+            return (_Place(end_of_key(place.end[:-1])), 0) if end_of_key and place.end else None
         following, number = used
-        return _place_after(tr, tried[-1], following, place.end), number
+        if end_of_key is None or place.end:
+            return _Place(following, place.end), number
+        last = end_of_key(tried[-1])
+        rest = list(tr.snapshot.get_range(following, last, limit=1, reverse=True))
+        return (_Place(following, after(rest[0].key)) if rest else _Place(last)), number
 
     place, most = _Place(), _MOST_PIECES
     refusals: list[CqError] = []
@@ -282,24 +298,6 @@ class _Place(NamedTuple):
 
     begin: bytes = b""
     end: bytes = b""
-
-
-def _place_after(tr: Transaction, row: bytes, following: bytes, end: bytes) -> _Place:
-    """The place after a row: the rest of its key, as it is now, up to `end` if that is known.
-
-    A worker may set the updates aside again before the next transaction. These pieces sort after the others of their
-    key, and taking them, too, would never end.
-    """
-    if end:
-        return _Place(following, end)
-    end_of_key = _end_of_key(row)
-    rest = list(tr.snapshot.get_range(following, end_of_key, limit=1, reverse=True))
-    return _Place(following, after(rest[0].key)) if rest else _Place(end_of_key)
-
-
-def _end_of_key(row: bytes) -> bytes:
-    """The end of the pieces that have the key of this one."""
-    return row[: -VERSIONSTAMP_BYTES - _NUMBER_BYTES] + b"\xff" * (VERSIONSTAMP_BYTES + _NUMBER_BYTES + 1)
 
 
 def _use_some(

@@ -11,7 +11,8 @@ from cq import admin
 from cq.admin.audit import audit_findings
 from cq.encoding import codec
 from cq.failure import KeyFailure
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, place
+from cq.keys.missed import MissedKeys
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.set_aside import drop_aside, each_aside, retry_aside, set_aside
 from cq.store.transact import transact
@@ -201,6 +202,21 @@ def test_missed_reports_of_large_keys_are_retried_in_bounded_transactions(missed
 
     assert max(missed.combine()) <= MOST
     missed.assert_received(1)
+
+
+def test_missed_reports_of_keys_of_all_lengths_are_dropped_in_many_transactions(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note ends with its key, and not, as a piece does, with a versionstamp and a number."""
+    cq.configure(db, name)
+    notes, noted = MissedKeys(name), codec.encode(KeyFailure("an error").to_stored())
+    keys = [codec.encode(f"{number:0{9 + number % 4}}") for number in range(2_000)]
+    for most in range(30, 40):
+        monkeypatch.setattr("cq.queue.set_aside._MOST_PIECES", most)
+        put(db, {notes.note(place(encoded)): noted for encoded in keys})
+
+        assert drop_aside(db, name) == len(keys)
+        assert aside(db, name) == []
 
 
 def test_missed_reports_of_large_keys_are_dropped_in_bounded_transactions(missed: Missed) -> None:
