@@ -56,12 +56,11 @@ from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, c
 from cq.plain_text import nearest
 from cq.queue.ledger import with_audit, without_audit
 from cq.queue.missed_reports import forget_missed
-from cq.store.api import Database, Transaction, TransactionRead, is_local
+from cq.store.api import LIFETIME_SECONDS, Database, Transaction, TransactionRead, is_local
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
 _COMBINER_OF_STATES: Final = "last"
-_CLEAR_SECONDS: Final = 5.0  # a transaction lives no longer
 """The combiner of a queue with a decider, which takes values of all types."""
 _Versioned = ObserverSpec | ObserverConfig | DeciderConfig
 _SKETCHES: Final = tuple((name,) for name in KINDS)
@@ -247,10 +246,10 @@ def _clear(tr: Transaction, name: str, clear: Callable[[Any], object]) -> None:
         clear(tr)
     except Exception as error:  # noqa: BLE001 - raised again below
         failure = error
-    if (seconds := runtime.monotonic() - begun) > _CLEAR_SECONDS:
+    if (seconds := runtime.monotonic() - begun) > LIFETIME_SECONDS:
         raise InvalidConfiguration(
-            f"clear of observer {name!r} took {seconds:.1f} s, and a transaction lives {_CLEAR_SECONDS:.0f} s: let it "
-            "clear ranges and purge queues only"
+            f"clear of observer {name!r} took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s: let "
+            "it clear ranges and purge queues only"
         ) from failure
     if failure is not None:
         raise failure

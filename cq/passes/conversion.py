@@ -7,7 +7,7 @@ converted in one transaction, which reads and writes the bucket's state. So each
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from cq import runtime
 from cq.app import QueueCode
@@ -20,9 +20,7 @@ from cq.passes.effects import Effects
 from cq.passes.reporting import Unreported, finish_changes
 from cq.passes.view import View, ViewReader
 from cq.plain_text import describe
-
-_MAX_SECONDS: Final = 5.0
-"""How long a transaction lives. A value that takes longer could be converted in none, however often it is tried."""
+from cq.store.api import LIFETIME_SECONDS
 
 
 class ConversionFailed(CqError):
@@ -64,8 +62,11 @@ def _convert(code: QueueCode, encoded: bytes, stored: bytes) -> tuple[Any, Any]:
         key = code.config.key.decode(encoded)
         begun = runtime.monotonic()
         new = convert(key, codec.decode(stored), conversion.version)
-        if (seconds := runtime.monotonic() - begun) > _MAX_SECONDS:
-            raise InvalidData(f"convert took {seconds:.1f} s, and a transaction lives {_MAX_SECONDS:.0f} s")
+        # No transaction could commit it, however often it is tried.
+        if (seconds := runtime.monotonic() - begun) > LIFETIME_SECONDS:
+            raise InvalidData(
+                f"convert took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s"
+            )
         if new is None or code.value_combiner.is_empty(new):
             raise InvalidData("convert returned an empty value")
         code.config.value.check(new)

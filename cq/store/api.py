@@ -19,6 +19,9 @@ WANT_ALL = -2
 VERSIONS_PER_SECOND = 1_000_000
 """Versions advance by about a million a second, on FoundationDB and on the embedded store."""
 
+LIFETIME_SECONDS = 5.0
+"""How long a transaction lives. An older one can neither read nor commit."""
+
 ACCESSED_UNREADABLE = 1036
 """The error code of a read that needs the version of its own transaction's commit."""
 TRANSACTION_TOO_OLD = 1007

@@ -23,12 +23,19 @@ from cq.backoff import delay_after
 from cq.durations import Span, positive_seconds, span_of, timeout_of
 from cq.failure import is_failure
 from cq.plain_text import describe
-from cq.store.api import TRANSACTION_TOO_OLD, Database, Transaction, TransactionRead, Void, error_code
+from cq.store.api import (
+    LIFETIME_SECONDS,
+    TRANSACTION_TOO_OLD,
+    Database,
+    Transaction,
+    TransactionRead,
+    Void,
+    error_code,
+)
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot
 
 log = logging.getLogger("cq.follower")
-_MAX_SECONDS: Final = 5.0  # a transaction lives no longer
 
 
 class HasVersion(Protocol):
@@ -300,10 +307,10 @@ class ReadFollower(StoreFollower[FollowedRead[V]], Generic[V]):
             value = self._read_value(tr.snapshot)
         except Exception as error:
             seconds = runtime.monotonic() - begun
-            if error_code(error) == TRANSACTION_TOO_OLD and seconds > _MAX_SECONDS:
+            if error_code(error) == TRANSACTION_TOO_OLD and seconds > LIFETIME_SECONDS:
                 # The store would have it tried again for ever, without a word.
                 raise TimeoutError(
-                    f"it took {seconds:.1f} s, and a transaction lives {_MAX_SECONDS:.0f} s: read less"
+                    f"it took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s: read less"
                 ) from error
             raise
         if latest is not None and latest.value == value:

@@ -23,13 +23,12 @@ import apsw
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_OLD
+from cq.store.api import LIFETIME_SECONDS, METADATA_VERSION, TRANSACTION_TOO_OLD
 from cq.store.embedded.error import STORAGE_ERRORS, FDBError, not_bytes, storage_error
 from cq.store.embedded.future import FutureVoid
 from cq.store.embedded.keys import Row, after
 from cq.store.embedded.lock_file import LockFile
 
-LIFETIME_SECONDS = 5.0
 _CHECK_SECONDS = 0.5
 _IDLE_CONNECTIONS = 16
 _OPEN_SNAPSHOTS = 250

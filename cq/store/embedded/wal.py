@@ -18,9 +18,9 @@ from pathlib import Path
 
 import apsw
 
+from cq.store.api import LIFETIME_SECONDS
 from cq.store.embedded.file import BUSY_SECONDS, PAGE_BYTES, log_of
 from cq.store.embedded.lock_file import LockFile
-from cq.store.embedded.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES
