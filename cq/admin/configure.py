@@ -239,7 +239,7 @@ def requested(**settings: Any) -> RequestedSettings:
 def _clear(tr: Transaction, name: str, clear: Callable[[Any], object]) -> None:
     """Call the function `clear` of an observer; raises `InvalidConfiguration` if it has taken too long.
 
-    The store would refuse the transaction, and the next tries too, without a word.
+    The store would refuse this transaction and all further tries, without an error for the caller.
     """
     begun, failure = runtime.monotonic(), None
     try:

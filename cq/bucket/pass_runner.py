@@ -44,7 +44,7 @@ _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_OLD)
 _FIRST_REQUESTS: Final = 1_000
 """Limit of the requests that the first pass decides: how long a decider takes is not known yet."""
 _MAX_ISOLATED: Final = 8
-"""Failing requests in a row that are set aside alone; an observer of decisions that always raises would take hours."""
+"""Failing requests in a row that are set aside one by one: an observer that always raises would take hours."""
 _LEAST_READ: Final = 100_000  # bytes of rows, if a pass could take few of the rows read
 _BETWEEN_EXPIRIES: Final = 2
 """Passes with other work between two that delete due keys, if rows are queued: one of them may be a backfill."""
@@ -317,7 +317,7 @@ class PassSize:
         share: the share of the bytes and keys of the given limits that a pass may use now.
         reports, backfills, takes: the number of keys that a pass may report, backfill, and take from the rows. A pass
             with a decider takes requests instead of keys.
-        isolated: the number of failing requests that were found alone since the last pass that has reported a key.
+        isolated: the number of requests that have failed alone since a pass last reported a key.
     """
 
     def __init__(

@@ -308,7 +308,7 @@ class ReadFollower(StoreFollower[FollowedRead[V]], Generic[V]):
         except Exception as error:
             seconds = runtime.monotonic() - begun
             if error_code(error) == TRANSACTION_TOO_OLD and seconds > LIFETIME_SECONDS:
-                # The store would have it tried again for ever, without a word.
+                # The store would have it tried again for ever, without an error.
                 raise TimeoutError(
                     f"it took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s: read less"
                 ) from error

@@ -245,9 +245,9 @@ class Sender:
         return self._call(lambda: self.target.sweep(epoch, below))
 
     def close(self) -> None:
-        """Close the target's connections; an error of that is logged only, as nothing depends on it.
+        """Close the target's connections; an error is only logged, as nothing depends on it.
 
-        That of an application may hang, and the loop of the worker must go on: it waits for some seconds only.
+        The target of an application may hang. The worker's loop must go on, so it waits for a few seconds only.
         """
         if not self._is_own:
             self._close()

@@ -90,7 +90,10 @@ class Runner(Generic[T]):
             self._wait(task, seconds)
 
     def replace_hanging(self) -> None:
-        """Give the places of steps that hang to other threads, which nobody does otherwise if all threads hang."""
+        """Give the places of steps that hang to other threads.
+
+        The threads do so themselves, unless all of them hang.
+        """
         with self._changed:
             self._replace_hanging(runtime.monotonic())
 
