@@ -388,7 +388,8 @@ class VisitLog:
                 found.append(visit)
         if not self._fits and skipped == len(lines) >= _MIN_UNFIT:
             raise InvalidData(
-                f"none of the first {skipped:,} lines can be read, so none is counted: {problem}"
+                f"none of the first {skipped:,} lines can be read, so none is counted: {problem}; give the format of "
+                "the log, `--log-format` in the command line"
             )
         self._fits |= skipped < len(lines)
         visits = [(each.page, self._visitor(each), each.time) for each in found]

@@ -12,6 +12,8 @@ from cq.errors import InvalidConfiguration, InvalidData
 
 _COMMON: Final = '%h %l %u %t "%r" %>s %b'
 _BROWSER: Final = ' "%{Referer}i" "%{User-Agent}i"'
+_QUOTED: Final = r'(?:[^"\\]|\\.)*'
+_FORWARDED: Final = f'(?: "{_QUOTED}")?'  # the last field of the format `main` in nginx's own packages
 _TOOK: Final = r"(?: (?:\d{1,12}(?:\.\d{1,9})?|-))?"
 _FIELD: Final = re.compile(r"\$\{([a-z0-9_]+)\}|\$([a-z0-9_]+)|%[<>]?((?:\{[^}]*\})?[A-Za-z])")
 _FIELDS: Final = {
@@ -33,7 +35,6 @@ _SHAPES: Final = {
     "msec": r"\d{1,12}(?:\.\d{1,9})?",
     **dict.fromkeys(("status", "s"), r"\d{3}"),
 }
-_QUOTED: Final = r'(?:[^"\\]|\\.)*'
 _MAX_TEXT_BYTES: Final = 2_000  # of a page or a browser; keys of a queue have up to 8,000 bytes
 _SHOWN: Final = 80
 # Each time between them has a day in UTC, which ids of visitors and sessions need.
@@ -72,8 +73,8 @@ class AccessLogFormat:
     Args:
         pattern: as in the settings of the web server: `log_format` of nginx, such as
             `'$remote_addr [$time_local] "$request" $status'`, or `LogFormat` of Apache, such as
-            `'%h %t "%r" %>s "%{User-Agent}i"'`. None: common or combined format. There a last field may have
-            the time of the response.
+            `'%h %t "%r" %>s "%{User-Agent}i"'`. None: common or combined format, or nginx's `main`. A last
+            field may have the time of the response.
 
     Raises:
         InvalidConfiguration: the pattern lacks the address, the time, the request or the status.
@@ -85,7 +86,7 @@ class AccessLogFormat:
     def __init__(self, pattern: str | None = None) -> None:
         if pattern is None:
             groups = set[str]()
-            text = f"{_compiled(_COMMON, groups)}(?:{_compiled(_BROWSER, groups)})?{_TOOK}"
+            text = f"{_compiled(_COMMON, groups)}(?:{_compiled(_BROWSER, groups)}{_FORWARDED})?{_TOOK}"
         else:
             text = _compiled(pattern.strip(), set())
         # Bytes that are not UTF-8 are surrogates in arguments of a command.
@@ -115,14 +116,16 @@ class AccessLogFormat:
             raise InvalidData(f"{self._name}: {_text(line, _SHOWN)!r}")
         fields = found.groupdict()
         time = _time(fields)
+        status = fields["status"]
+        if not (status[:1] == b"2" or status == b"304"):
+            return None  # perhaps without a request, such as that of a load balancer's probe
         method, page = fields.get("method") or b"GET", fields.get("page")
         if page is None:
             request = fields["request"].split(b" ")
             if len(request) not in (2, 3):
                 raise InvalidData(f"not a request: {_text(fields['request'], _SHOWN)!r}")
             method, page = request[:2]
-        status = fields["status"]
-        if method != b"GET" or not (status[:1] == b"2" or status == b"304"):
+        if method != b"GET":
             return None
         address = fields.get("address") or fields["forwarded"].partition(b",")[0]
         return Visit(

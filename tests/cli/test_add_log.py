@@ -68,6 +68,7 @@ def test_a_wrong_format_is_refused_before_lines_are_marked_as_done(here: Here, c
 
     assert wrong.status == 2
     assert "none of the first 10 lines can be read, so none is counted: neither common nor" in wrong.err
+    assert "--log-format" in wrong.err
     assert right.out.startswith("counted 10 visits")
 
 

@@ -28,6 +28,10 @@ AT = 1_740_859_200.0
         (b" 200 ", b" 404 ", None),
         (b" 200 ", b" 301 ", None),
         (b" 200 ", b" 500 ", None),
+        # A probe of a load balancer, or TLS on a port without it.
+        (b'"GET /apache.gif?a=1 HTTP/1.0" 200', b'"" 400', None),
+        (b'"GET /apache.gif?a=1 HTTP/1.0" 200', b'"-" 408', None),
+        (b'"GET /apache.gif?a=1 HTTP/1.0" 200', b'"\\x16\\x03 \\x01 a b" 400', None),
         (b"200 2326", b"304 -", VISIT),
         # The time of the response.
         (b"\n", b" 0.012\n", VISIT),
@@ -48,6 +52,15 @@ def test_a_line_is_a_visit_or_a_request_that_does_not_count(
         assert combined is not None
         assert combined.visitor.startswith("192.0.2.7 ")
         assert combined._replace(agent="") == visit
+
+
+@pytest.mark.parametrize("forwarded", [b'"-"', b'"192.0.2.8, \\x22"', b'"-" 0.012'])
+def test_the_format_main_of_nginx_is_known(forwarded: bytes) -> None:
+    parse = AccessLogFormat().parse
+
+    assert parse(COMBINED.rstrip() + b" " + forwarded + b"\n") == parse(COMBINED)
+    with pytest.raises(InvalidData, match="neither"):
+        parse(COMMON.rstrip() + b" " + forwarded + b"\n")
 
 
 def test_the_browser_is_a_part_of_the_visitor() -> None:
