@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -252,6 +253,19 @@ def test_a_worker_that_was_killed_is_replaced_by_the_command_that_started_it(
         (dead,) = [each for each in find_remarks(overview(db)) if each.finding is Finding.DEAD_WORKER]
     assert dead.command == "cq worker words --app shop:app"
     assert dead.todo == "No other worker does all of its work: start another one."
+
+
+def test_a_worker_whose_store_was_replaced_ends(here: Here, cli: Cli, db: Any) -> None:
+    here("configure", "words", "--value", "int")
+    worker = running(cli, "words")
+    wait_for_workers(db, 1)
+    store = cli.folder / "cli.db"
+    shutil.copy(store, cli.folder / "copy.db")
+    (cli.folder / "copy.db").replace(store)
+    said = worker.communicate(timeout=SECONDS)[1].decode()
+    assert worker.returncode == 1
+    assert "was removed or replaced while the store was in use: close the store and open it again" in said
+    assert "Traceback" not in said
 
 
 class TestProcesses:

@@ -168,13 +168,6 @@ _PATIENCE_SECONDS = 0.1
 
 _TRIM_SECONDS = 0.5
 
-
-_LOST = (
-    "{0} or a file beside it ({0}-wal, -shm, -lock) was removed or replaced while the store was in use, so nothing was "
-    "committed: close the store and open it again; no program may remove its files, and a process that has it open "
-    "must not also open it by Python's sqlite3"
-)
-
 _NO_WRITES = Writes()
 _NO_READS = ReadSet()
 
@@ -264,7 +257,7 @@ class Committer:
     def __init__(self, connection: apsw.Connection, lock: LockFile) -> None:
         self._connection = connection
         self._lock = lock
-        self._places = Places(lock.store)
+        self.places = Places(lock.store)
         self._checkpointer = Checkpointer(connection, lock)
         self._log = ConflictLog()
         self._queue: deque[CommitRequest] = deque()
@@ -450,9 +443,9 @@ class Committer:
         # A commit into removed files would be lost without an error, and one beside another index or lock file not be
         # seen by others. Python's own SQLite removes the log, too: it does not know of the connections of another one
         # in its process, and takes its last for the last of all.
-        if not self._places.are_kept():
+        if not self.places.are_kept():
             self._roll_back()
-            self._results = [(request, IO_ERROR, _LOST.format(self._lock.store)) for request in group]
+            self._results = [(request, IO_ERROR, self.places.lost) for request in group]
             return
         self._lock.announce(work.group.version, changes_metadata=work.changes_metadata)
         self._results = results

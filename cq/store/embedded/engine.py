@@ -14,7 +14,6 @@ from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded import file, future
 from cq.store.embedded.committer import WAIT_SECONDS, Committer
-from cq.store.embedded.error import IO_ERROR, FDBError
 from cq.store.embedded.file import Access
 from cq.store.embedded.lock_file import LockFile
 from cq.store.embedded.snapshots import Snapshot, SnapshotPool, VersionGlance
@@ -79,16 +78,13 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """A snapshot of the latest version.
 
-        Raises `FDBError` 1510 within a second after the file was removed or replaced: reads would see the former file
-        for ever.
+        Raises `StoreError` within a second after a file of the store was removed or replaced: reads would see the
+        former store for ever, and commits fail.
         """
         self.check_usable()
         if (now := runtime.monotonic()) >= self._next_look:
-            if file.identities((str(self.path),)) != [self._file_id]:
-                raise FDBError(
-                    IO_ERROR,
-                    f"{self.path} was removed or replaced while the store was in use: close it, and open it again",
-                )
+            if not self.committer.places.are_kept():
+                raise StoreError(self.committer.places.lost)
             self._next_look = now + _LOOK_SECONDS
         return self._pool.snapshot()
 

@@ -457,16 +457,30 @@ def log_of(path: Path) -> Path:
 class Places:
     """The places of an open store and of the files beside it, to see whether the files are still there.
 
+    Args:
+        path: of the store.
+        endings: of the names of its files.
+
     While the folder is as it was, so are its entries: one look at it is enough. A look at a file that each commit
     writes costs more: since Linux 6.13 the next write then notes the exact time, and the next sync writes this, too.
     Commits of few updates took 30 % longer for that.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._paths = tuple(f"{path}{ending}" for ending in ("", "-wal", "-shm", "-lock"))
+    def __init__(self, path: Path, endings: tuple[str, ...] = ("", "-wal", "-shm", "-lock")) -> None:
+        self._paths = tuple(f"{path}{ending}" for ending in endings)
         self._files = identities(self._paths)
         self._folder = str(path.parent)
         self._seen: tuple[int, ...] = ()
+
+    @property
+    def lost(self) -> str:
+        """What to do once a file was removed or replaced."""
+        path = self._paths[0]
+        return (
+            f"{path} or a file beside it ({path}-wal, -shm, -lock) was removed or replaced while the store was in use: "
+            "close the store and open it again; no program may remove its files, and a process that has it open must "
+            "not also open it by Python's sqlite3"
+        )
 
     def are_kept(self) -> bool:
         """Whether none of the files was removed or replaced."""

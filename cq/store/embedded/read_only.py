@@ -187,6 +187,7 @@ class ReadOnlyCommitter(Committer):
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.places = file.Places(path, ("",))
 
     def submit(self, request: CommitRequest) -> None:
         """Finish a commit without writes, with a version by the local clock. Raises `StoreError` if it has writes."""

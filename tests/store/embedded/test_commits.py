@@ -398,7 +398,7 @@ def test_a_store_whose_folder_is_replaced_takes_no_commits(tmp_path: Path) -> No
     folder = tmp_path / "folder"
     folder.mkdir()
     with Database(folder / "store.db") as db:
-        while not db._engine.committer._places._seen:
+        while not db._engine.committer.places._seen:
             db[b"a"] = b"1"
         folder.rename(tmp_path / "former")
         for is_replaced in (False, True):
@@ -424,7 +424,7 @@ def test_a_store_whose_files_are_removed_or_replaced_takes_no_commits(
     db: Database, path: Path, ending: str, is_replaced: bool, is_settled: bool
 ) -> None:
     db[b"a"] = b"1"
-    while is_settled and not db._engine.committer._places._seen:  # until commits look at the folder only
+    while is_settled and not db._engine.committer.places._seen:  # until commits look at the folder only
         db[b"a"] = b"1"
     take_away(path.with_name(path.name + ending), is_replaced=is_replaced)
     for _ in range(2):
@@ -432,17 +432,19 @@ def test_a_store_whose_files_are_removed_or_replaced_takes_no_commits(
             db[b"b"] = b"2"
 
 
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-lock"])
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_store_that_is_removed_or_replaced_is_not_read_any_more(
-    db: Database, path: Path, is_replaced: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_store_whose_files_are_removed_or_replaced_is_not_read_any_more(
+    db: Database, path: Path, ending: str, is_replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cq.store.embedded.engine._LOOK_SECONDS", 0.0)
     db[b"a"] = b"1"
-    former = take_away(path, is_replaced=is_replaced)
+    file = path.with_name(path.name + ending)
+    former = take_away(file, is_replaced=is_replaced)
     for _ in range(2):
-        with pytest.raises(FDBError, match="was removed or replaced while the store was in use"):
+        with pytest.raises(StoreError, match="was removed or replaced while the store was in use"):
             db[b"a"]
-    former.replace(path)
+    former.replace(file)
     assert db[b"a"] == b"1"
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from cq.store.embedded import Database, FDBError, Transaction, snapshots
@@ -163,9 +164,8 @@ def test_a_read_that_fails_makes_the_commit_fail_though_nobody_has_waited_for_it
     db: Database, path: Path
 ) -> None:
     fill(db, 1)
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
         connection.execute("UPDATE kv SET v = 5")
-    connection.close()
     tr = db.create_transaction()
     future = tr.get(b"00000")
     tr[b"other"] = b""
