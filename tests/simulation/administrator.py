@@ -19,7 +19,7 @@ from cq.observers.verify.queue import verification
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
-from tests.simulation.application import SUMS, TEXTS, app, observer
+from tests.simulation.application import SUMS, TEXTS, UNREADABLE, app, observer
 from tests.simulation.model import Shaped, Violation
 from tests.simulation.sql import opened_table
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 REMEMBER_SECONDS: Final = 1.0
 """How long operation ids are remembered where they are short-lived."""
-UNREADABLE: Final = b"\xff"
-"""What stands in place of a value."""
 SLOW_SECONDS: Final = 0.1
 """How long a call of a slow process takes, about."""
 
@@ -178,7 +176,7 @@ class Administrator:
         world.damaged.discard(name)
 
     def _spoil(self, name: str) -> None:
-        """Make a value unreadable, and restore it after a while."""
+        """Make a value unreadable, so that a rebuilt observer misses it, and restore it after a while."""
         world = self.world
         tr = world.inner.create_transaction()
         rows = [row for row in tr.get_range(*QueueKeys(name).values()).to_list() if row.value != UNREADABLE]
@@ -189,6 +187,8 @@ class Administrator:
         world.models[name].touched.add(codec.decode(QueueKeys(name).encoded_key(row.key)))
         tr.set(row.key, UNREADABLE)
         tr.commit().wait()
+        if "rebuild" in world.plan:
+            world.attempt(partial(self._rebuild, name), cq.CqError)
         world.hub.wait(world.hub.rng.expovariate(1 / 3.0))
         restore(world, row.key)
 
@@ -204,11 +204,11 @@ class Administrator:
 
 def restore(world: World, key: bytes) -> None:
     """Restore a value that is still unreadable: no pass has written it from its cache, and its queue is the same."""
-    value = world.spoiled.pop(key)[1]
     tr = world.inner.create_transaction()
     if tr.get(key).value == UNREADABLE:
-        tr.set(key, value)
+        tr.set(key, world.spoiled[key][1])
         tr.commit().wait()
+    world.spoiled.pop(key, None)  # another operator may have made it unreadable again, and restored it
 
 
 class Trimmer:

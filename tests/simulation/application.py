@@ -22,6 +22,8 @@ OTHERS: Final = "others"
 STORED: Final = "stored"
 FEED: Final = "feed"
 BAD_KEY: Final = "bad"
+UNREADABLE: Final = b"\xff"
+"""What stands in place of a value that the operator has made unreadable."""
 TABLE: Final = "sums_table"
 TOP: Final = 3
 LENGTHS: Final = b"lengths"
