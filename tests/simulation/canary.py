@@ -29,8 +29,7 @@ class Canary:
             time, and nothing else: the search goes on from there.
         only: the only kinds that its plans have, if other kinds hide it or make it slow.
         also: kinds that all of its plans have, if it is seldom caught without them.
-        end_seconds: how long a run may take to end, if its workers never rest, which takes many turns. The run without
-            the canary must end within this time, too.
+        end_seconds: how long a run may take to end, if its workers never rest, which takes many turns.
     """
 
     broken: Callable[[], AbstractContextManager[object]]

@@ -89,7 +89,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=258, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=262, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -174,7 +174,7 @@ def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: in
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=47, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=49, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -186,7 +186,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=494,
+    seed=509,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -224,7 +224,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=254, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=278, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -237,13 +237,13 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=214, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=225, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=63, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=75, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
