@@ -41,7 +41,10 @@ def get(db: Any) -> bytes | None:
     return cq.transact(db, lambda tr: tr.get(b"cq/test").value)
 
 
-def test_a_reader_of_a_copy_reads_the_one_that_is_there(db: Any, path: Path) -> None:
+def test_a_reader_of_a_copy_reads_the_one_that_is_there(
+    db: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cq.store.embedded.engine._LOOK_SECONDS", 0.0)
     put(db, b"1")
     begun = time.time()
     make_copy(db, path)

@@ -82,7 +82,7 @@ class Engine:
         former store for ever, and commits fail.
         """
         self.check_usable()
-        if (now := runtime.monotonic()) >= self._next_look:
+        if self._pool.is_bound and (now := runtime.monotonic()) >= self._next_look:
             if not self.committer.places.are_kept():
                 raise StoreError(self.committer.places.lost)
             self._next_look = now + _LOOK_SECONDS

@@ -457,17 +457,13 @@ def log_of(path: Path) -> Path:
 class Places:
     """The places of an open store and of the files beside it, to see whether the files are still there.
 
-    Args:
-        path: of the store.
-        endings: of the names of its files.
-
     While the folder is as it was, so are its entries: one look at it is enough. A look at a file that each commit
     writes costs more: since Linux 6.13 the next write then notes the exact time, and the next sync writes this, too.
     Commits of few updates took 30 % longer for that.
     """
 
-    def __init__(self, path: Path, endings: tuple[str, ...] = ("", "-wal", "-shm", "-lock")) -> None:
-        self._paths = tuple(f"{path}{ending}" for ending in endings)
+    def __init__(self, path: Path) -> None:
+        self._paths = tuple(f"{path}{ending}" for ending in ("", "-wal", "-shm", "-lock"))
         self._files = identities(self._paths)
         self._folder = str(path.parent)
         self._seen: tuple[int, ...] = ()

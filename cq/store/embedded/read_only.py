@@ -33,6 +33,7 @@ from cq.store.embedded.watches import Watches
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"
 _IMMUTABLE: Final = "mode=ro&immutable=1"
+_IDENTITY: Final = 2  # parts of a mark
 _PAUSES: Final = (0.0, 0.01, 0.1)  # seconds between tries
 
 _T = TypeVar("_T")
@@ -64,9 +65,15 @@ def _open_file(path: Path) -> OpenFile:
 
 
 class ReadOnlyConnection(apsw.Connection):
-    """A read-only connection; `mark` identifies the content of a file read as immutable."""
+    """A read-only connection.
 
-    mark: _Mark | None = None
+    Attributes:
+        mark: that of the file when it was opened; of a file that is not read as immutable, only its identity.
+        is_immutable: whether the file is read as immutable.
+    """
+
+    mark: _Mark = ()
+    is_immutable = False
 
 
 def _read_schema(connection: apsw.Connection) -> None:
@@ -103,18 +110,20 @@ def _with_retries(read: Callable[[], _T], errors: tuple[type[Exception], ...]) -
 
 
 def _open(path: Path) -> ReadOnlyConnection:
-    if path.with_name(f"{path.name}-shm").exists():
-        return file.connect_uri(path, _SHARED, ReadOnlyConnection)
+    mark = _mark(path)  # before the connection is opened: a later change of the file must change the mark
+    if mark is None:
+        raise StoreError(f"the store {path} does not exist any more: put it back, or make a new copy of it")
+    if mark[-1]:
+        connection = file.connect_uri(path, _SHARED, ReadOnlyConnection)
+        connection.mark = mark[:_IDENTITY]
+        return connection
     if file.has_log(path):
         raise StoreError(
             f"{path} has the log of a crashed process: run `cq status` once as a user who may write "
             "the store and its directory"
         )
-    mark = _mark(path)  # before the connection is opened: a later change of the file must change the mark
-    if mark is None:
-        raise StoreError(f"the store {path} does not exist any more: put it back, or make a new copy of it")
     connection = file.connect_uri(path, _IMMUTABLE, ReadOnlyConnection)
-    connection.mark = mark
+    connection.mark, connection.is_immutable = mark, True
     return connection
 
 
@@ -139,13 +148,15 @@ class ReadOnlySnapshot(Snapshot):
             return super()._read(read)
         finally:
             # After the read: a change before or during it makes its result invalid, and replaces its error.
-            _check_mark(connection, self._pool.path)
+            if getattr(connection, "is_immutable", False):
+                _check_mark(connection, self._pool.path)
 
 
 class ReadOnlyPool(SnapshotPool):
-    """Snapshots on read-only connections."""
+    """Snapshots on read-only connections. They are of the file that is at the path now, such as a later copy."""
 
     snapshot_type = ReadOnlySnapshot
+    is_bound = False
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: _connect(path), path, None)
@@ -161,16 +172,16 @@ class ReadOnlyPool(SnapshotPool):
         return _with_retries(lambda: connected(read_unchanged), (FDBError,))
 
     def _keep_idle(self, connection: apsw.Connection) -> None:
-        if getattr(connection, "mark", None) is None:
-            super()._keep_idle(connection)
-        else:
+        if getattr(connection, "is_immutable", False):
             self._discard(connection)  # the next transaction must see a later version of the file
+        else:
+            super()._keep_idle(connection)
 
 
 def _check_mark(connection: apsw.Connection | None, path: Path) -> None:
-    """Raise 1007 if a file read as immutable has changed since the connection was opened."""
-    mark = getattr(connection, "mark", None)
-    if mark is not None and mark != _mark(path):
+    """Raise 1007 if the file has another mark than when the connection was opened."""
+    mark = getattr(connection, "mark", ())
+    if mark != (_mark(path) or ())[: len(mark)]:
         raise FDBError(TRANSACTION_TOO_OLD)
 
 
@@ -187,7 +198,6 @@ class ReadOnlyCommitter(Committer):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.places = file.Places(path, ("",))
 
     def submit(self, request: CommitRequest) -> None:
         """Finish a commit without writes, with a version by the local clock. Raises `StoreError` if it has writes."""

@@ -164,9 +164,14 @@ class Snapshot:
 
 
 class SnapshotPool:
-    """The snapshots of one database and their connections. `lock` is None if glances must query SQLite."""
+    """The snapshots of one database and their connections. `lock` is None if glances must query SQLite.
+
+    Attributes:
+        is_bound: whether they are of the file that was opened, also if another one is at its path.
+    """
 
     snapshot_type: type[Snapshot] = Snapshot
+    is_bound = True
 
     def __init__(
         self,

@@ -105,3 +105,18 @@ def test_a_reader_goes_on_after_a_time_in_which_it_could_not_read(
     with another_process(HOLD, path):
         watch.wait()
     reader.close()
+
+
+def test_a_reader_reads_the_store_that_was_restored_and_misses_one_that_is_gone(path: Path) -> None:
+    backup = path.read_bytes()
+    reader = ReadOnlyDatabase(path)
+    with another_process(HOLD, path):
+        assert reader[b"key"] == b"2"
+        for each in path.parent.glob("store.db*"):
+            each.unlink()
+        with pytest.raises(StoreError, match="does not exist any more"):
+            reader.get(b"key")
+        path.write_bytes(backup)
+
+        assert reader[b"key"] == b"1"
+    reader.close()
