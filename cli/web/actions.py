@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from cq.cli.shared.output import quantity, with_levels
 from cq.cli.web.access import WebAccess, form_of
 from cq.cli.web.rendering import Renderer
 from cq.cli.web.sampler import problem_of
+from cq.config.flags import read_flags
 from cq.config.queue import read_config
 from cq.errors import InvalidConfiguration
 from cq.keys.queue import valid_name
@@ -65,6 +67,7 @@ class Operation(NamedTuple):
         run: does it, and returns the result in one line.
         fields: of its form, in addition to the queue.
         is_dangerous: whether its result cannot be undone.
+        present: reads the present values of its fields, with which the form begins.
     """
 
     title: str
@@ -72,6 +75,26 @@ class Operation(NamedTuple):
     run: Callable[[OpenDatabase, str, Fields], str]
     fields: Sequence[FormField] = ()
     is_dangerous: bool = False
+    present: Callable[[OpenDatabase, str], Fields] | None = None
+
+
+def present_values(db: OpenDatabase, operation: Operation, queue: str) -> Fields:
+    """The present values of the fields of a form; none if it has none, or they cannot be read."""
+    try:
+        return {} if operation.present is None else operation.present(db, queue)
+    except Exception as error:
+        if problem_of(error):
+            return {}
+        raise
+
+
+def changed_meanwhile(operation: Operation, present: Fields) -> str:
+    """Why a form is not accepted that was opened with other values than the present ones."""
+    now = ", ".join(f"{each.label.lower()} {present.get(each.name) or 'none'}" for each in operation.fields)
+    return (
+        f"nothing was changed, as these settings were changed after the form was opened ({now}). Check it, and confirm "
+        "it again"
+    )
 
 
 def perform(db: OpenDatabase, operation: Operation, queue: str, fields: Fields) -> tuple[str, bool]:
@@ -110,6 +133,13 @@ def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
         else f"queue {queue!r} is limited"
     )
     return _with_levels(db, queue, text)
+
+
+def _present_limits(db: OpenDatabase, queue: str) -> Fields:
+    flags = transact(db, lambda tr: read_flags(tr.snapshot, queue))
+    age = "" if flags.max_seconds is None else f"{flags.max_seconds:.15g}s"
+    size = "" if flags.max_bytes is None else str(flags.max_bytes)
+    return {"max_age": age, "max_bytes": size, "when_full": flags.when_full}
 
 
 def _retry(db: OpenDatabase, queue: str, fields: Fields) -> str:
@@ -213,6 +243,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             FormField("max_bytes", "Maximum size", "Of all queued updates, such as 500MB or 1GB."),
             FormField("when_full", "Adds to a full queue", "raise: they fail. admit: they continue.", MODES),
         ),
+        present=_present_limits,
     ),
     "pause-link": Operation(
         "Pause the link",
@@ -278,14 +309,19 @@ class Actions:
             text = "There is no such action."
             form_token = self._access.form_token(request.state.session)
             return HTMLResponse(self._renderer.render("missing.html", text=text, form_token=form_token), 404)
+        present = await run_in_threadpool(present_values, self._db, operation, queue)
+        shown = json.dumps(present)
         if request.method != "POST":
-            return self._form(request, operation, queue, dict(request.query_params))
+            return self._form(request, operation, queue, {**request.query_params, **present, "shown": shown})
         fields = await form_of(request) or {}
         if not self._access.is_form_token(request.state.session, fields.pop("form_token", "")):
             text = (
                 "nothing was changed, as this form is from an earlier session. Check it, and confirm it again"
             )
-            return self._form(request, operation, queue, fields, text, status=403)
+            return self._form(request, operation, queue, {"shown": shown, **fields}, text, status=403)
+        if fields.pop("shown", shown) != shown:
+            text = changed_meanwhile(operation, present)
+            return self._form(request, operation, queue, {**fields, "shown": shown}, text)
         text, is_done = await run_in_threadpool(partial(perform, self._db, operation, queue, fields))
         given = ", ".join(f"{field} {value!r}" for field, value in fields.items() if value)
         emit(
@@ -297,7 +333,7 @@ class Actions:
             result=text,
         )
         if not is_done:
-            return self._form(request, operation, queue, fields, text)
+            return self._form(request, operation, queue, {**fields, "shown": shown}, text)
         return RedirectResponse(f"/queues/{queue}?done={self._kept(text)}", 303)
 
     def result(self, request: Request) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Any
 
 import cq
@@ -97,6 +98,31 @@ def test_a_form_of_an_earlier_session_is_shown_again_with_what_was_typed(db: Any
         assert again["reason"] == "a flood"
         assert found.client.post("/actions/pause?queue=words", data=again, headers=OWN).status_code == 303
         assert flags(db, "words").paused
+
+
+def test_a_change_of_the_limits_does_not_undo_that_of_another_form(db: Any) -> None:
+    cq.configure(db, "words", key=str, value=int)
+    with serving(db, operates=True) as found:
+
+        def opened() -> dict[str, str]:
+            return dict(re.findall(r'name="(\w+)" value="([^"]*)"', found.page("/actions/limit?queue=words")))
+
+        def send(form: dict[str, str]) -> Any:
+            fields = {name: unescape(value) for name, value in form.items()} | {"when_full": "raise"}
+            return found.client.post("/actions/limit?queue=words", data=fields, headers=OWN)
+
+        one, other = opened(), opened()
+        assert send(one | {"max_age": "10m"}).status_code == 303
+        refused = send(other | {"max_bytes": "1GB"})
+        assert refused.status_code == 400
+        assert "nothing was changed, as these settings were changed after the form was opened" in refused.text
+        assert "(maximum age 600s, maximum size none, adds to a full queue raise)" in refused.text
+        assert (flags(db, "words").max_seconds, flags(db, "words").max_bytes) == (600, None)
+        assert opened()["max_age"] == "600s"
+        again = dict(re.findall(r'name="(\w+)" value="([^"]*)"', refused.text))
+        assert again["max_bytes"] == "1GB"
+        assert send(again | {"max_age": "10m"}).status_code == 303
+        assert (flags(db, "words").max_seconds, flags(db, "words").max_bytes) == (600, 10**9)
 
 
 def test_a_retry_of_which_a_part_failed_does_not_say_that_nothing_was_changed(db: Any) -> None:
