@@ -26,8 +26,10 @@ from cq.passes.combine_pass import Pass
 from cq.passes.effects import PassResult
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
+from cq.plain_text import message_of
 from cq.store.api import (
     NOT_COMMITTED,
+    TRANSACTION_TIMED_OUT,
     TRANSACTION_TOO_LARGE,
     TRANSACTION_TOO_OLD,
     Database,
@@ -202,9 +204,9 @@ class PassRunner:
         try:
             tr.on_error(code).wait()
         except Exception as not_retryable:
-            if error_code(not_retryable) is None or not attempt.is_reporting:
+            if error_code(not_retryable) is None or not (attempt.is_reporting or _is_too_slow(attempt, code)):
                 raise
-            # An observer raised it: retry while `Quarantine.is_failed` allows.
+            # Code of the application is the cause: retry while `Quarantine.is_failed` allows.
             return self.db.create_transaction()
         return tr
 
@@ -212,7 +214,7 @@ class PassRunner:
         """Return whether the error calls for fewer keys instead of the same pass again."""
         if 2000 <= code < 3000:  # errors of the client: too large, illegal keys, bad operations
             return True
-        slow = code == TRANSACTION_TOO_OLD
+        slow = _is_too_slow(attempt, code)
         if slow and max(len(attempt.blamed), attempt.taken) > 1:
             return True
         may_be = attempt.is_reporting or (
@@ -243,7 +245,9 @@ class PassRunner:
         """Let the next pass set the key aside, in the same kind of step; raise the error if it must be reported."""
         if attempt.is_expiring and any(each.keeps_totals for each in self.code.config.observers):
             raise error  # a slice that leaves a window without a report would stay in the totals: try again later
-        failure = error.failure if isinstance(error, ReportFailed) else KeyFailure.of(error, text=str(error))
+        failure = (
+            error.failure if isinstance(error, ReportFailed) else KeyFailure.of(error, text=message_of(error))
+        )
         self.quarantine.reject(
             encoded, failure, in_backfill=attempt.is_backfilling, in_expiry=attempt.is_expiring
         )
@@ -275,6 +279,13 @@ class PassRunner:
         except Exception as error:
             if error_code(error) is None:
                 raise
+
+
+def _is_too_slow(attempt: Pass, code: int) -> bool:
+    """Return whether its transaction is too old; if code takes still longer, a cluster's time limit comes first."""
+    if code == TRANSACTION_TIMED_OUT:
+        return attempt.is_slow or attempt.is_reporting
+    return code == TRANSACTION_TOO_OLD
 
 
 def _first_rate(code: QueueCode) -> float:
@@ -387,7 +398,7 @@ class PassSize:
         blamed, taken = len(failed.blamed), failed.taken
         # Take fewer rows first: with many folded keys neither size nor time depend on the reported ones.
         is_too_large = code == TRANSACTION_TOO_LARGE and taken > blamed
-        is_too_slow = code == TRANSACTION_TOO_OLD and taken >= blamed
+        is_too_slow = code in (TRANSACTION_TOO_OLD, TRANSACTION_TIMED_OUT) and taken >= blamed
         if taken > 1 and (is_too_large or is_too_slow or not blamed):
             self.takes.halve(taken)
         elif blamed > 1:

@@ -26,8 +26,10 @@ a small row into large writes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+from cq import runtime
 from cq.admin.rebucketing import is_blocked
 from cq.app import QueueCode
 from cq.passes.bucket_cache import FIRST_RUN, BucketCache, Runs
@@ -42,7 +44,7 @@ from cq.passes.reporting import report, report_decisions
 from cq.passes.sorting import sort
 from cq.passes.view import Step, View, ViewReader
 from cq.queue.bucket_state import needs_conversion, needs_purge
-from cq.store.api import Transaction
+from cq.store.api import LIFETIME_SECONDS, Transaction
 
 
 class Pass:
@@ -60,6 +62,7 @@ class Pass:
         view: what the pass has read so far.
         effects: what it writes; None before it is decided.
         is_reporting: whether an observer runs.
+        is_slow: whether the combiner or the decider has taken longer than a transaction lives.
         is_sorting: whether the pass sorts.
     """
 
@@ -76,12 +79,13 @@ class Pass:
         self.view = View(code, bucket, plan or PassPlan(), cache or BucketCache())
         self.effects: Effects | None = None
         self.before_code = before_code
-        self.is_reporting = False
+        self.is_reporting = self.is_slow = False
         self.is_sorting = self._has_lost_runs = False
+        self._read_at = math.inf
 
     @property
     def blamed(self) -> list[bytes]:
-        """The encoded keys to report to the observers; one of them may have caused the failure of the pass."""
+        """The encoded keys of which one may have caused the failure of the pass: see `Effects.blamed`."""
         return self.view.report if self.effects is None else self.effects.blamed
 
     @property
@@ -115,6 +119,7 @@ class Pass:
         if view.config.former is not None and is_blocked(self.tr.snapshot, view.config, view.number):
             return PassResult(blocked=True)
         effects = self.effects = self._decide(reader)
+        self.is_slow = runtime.monotonic() - self._read_at > LIFETIME_SECONDS
         effects.result.lost_runs = self._has_lost_runs
         if effects.blamed and not view.report:  # the keys of updates are known already
             self.before_code(effects.blamed)
@@ -137,7 +142,8 @@ class Pass:
             reader.read_state()
             if sorted_effects := self._sort(reader, view.cache.runs):
                 return sorted_effects
-        reader.read_bucket()
+        reader.read_bucket()  # a store that is slow to begin a transaction delays only this read
+        self._read_at = runtime.monotonic()
         if changed := self._change(reader):
             return changed
         if view.is_idle and not view.withdrawn:

@@ -18,6 +18,7 @@ from operator import not_
 from types import NoneType
 from typing import Any, Final
 
+from cq import runtime
 from cq.combiners import Combiner, combine_many
 from cq.encoding import codec
 from cq.encoding.codec import DELETE, ValueType
@@ -34,7 +35,7 @@ from cq.queue.ledger import count_dropped
 from cq.queue.rows import encode_row, repeated_rows
 from cq.queue.set_aside import set_aside as set_updates_aside
 from cq.queue.set_aside import set_broken_aside
-from cq.store.api import VERSIONS_PER_SECOND, error_code
+from cq.store.api import LIFETIME_SECONDS, VERSIONS_PER_SECOND, error_code
 
 _MANY_FAILURES: Final = 10
 _LARGE_SHARE: Final = 0.2
@@ -92,7 +93,11 @@ class Combination:
 
     def isolate(self, encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> None:
         """Call `act` with all keys; if it raises, call it with each key alone, and set aside those that fail."""
-        if not encoded_keys or _failure(encoded_keys, act) is None:
+        begun = runtime.monotonic()
+        error = _failure(encoded_keys, act) if encoded_keys else None
+        if len(encoded_keys) == 1 and runtime.monotonic() - begun > LIFETIME_SECONDS:
+            self.effects.slow = encoded_keys
+        if error is None:
             return
         for encoded in encoded_keys:
             error = _failure([encoded], act)

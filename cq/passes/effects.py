@@ -99,6 +99,7 @@ class Effects:
         atomics: (name of an atomic operation, key, operand).
         levels: the adds to the levels of the queue.
         report: encoded keys reported to the observers; one of them may cause a failure.
+        slow: the encoded key, if any, whose updates took longer to combine than a transaction lives.
         changes: their changes, each with the key's place in hash order.
         backfilled: encoded keys of unchanged values to report: for the first time to an observer, or again.
         decisions: the decisions to report to the decider's observer.
@@ -116,6 +117,7 @@ class Effects:
         self.atomics: list[tuple[str, bytes, bytes]] = []
         self.levels: list[PackedAdd] = []
         self.report: list[bytes] = []
+        self.slow: list[bytes] = []
         self.changes: list[tuple[bytes, Change]] = []
         self.backfilled: list[bytes] = []
         self.decisions: list[Decided] = []
@@ -126,8 +128,8 @@ class Effects:
 
     @property
     def blamed(self) -> list[bytes]:
-        """The encoded keys reported to the observers; one of them may have caused a failure."""
-        return self.report + self.backfilled
+        """The encoded keys of which one may have caused a failure: those reported to the observers, or a slow one."""
+        return self.slow or self.report + self.backfilled
 
     def write(self, tr: Transaction) -> None:
         """Write everything: the ranges first, as a clear of a range looks for the sets before it."""

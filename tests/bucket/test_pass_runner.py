@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers import window_totals
 from cq.observers.worker.worker import Worker
+from cq.passes import combine_pass, combining
 from cq.passes.combine_pass import Pass
 from cq.passes.effects import Effects, ManyFailed
 from cq.passes.plan import Limits, PassPlan
@@ -25,7 +27,7 @@ from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
 from cq.windows import Window
 from tests.kit.busy import in_threads
-from tests.kit.clocks import set_clock
+from tests.kit.clocks import jumping, set_clock
 from tests.kit.faults import Died, error_class
 from tests.kit.observing import Seen, SeenInStore, app_with
 from tests.kit.queues import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored, values
@@ -180,28 +182,94 @@ def test_conflicts_do_not_count_against_a_key_that_is_too_old_once(db: Any, name
     assert values(db, name) == {"a": 1}
 
 
-def test_a_key_whose_combination_takes_too_long_does_not_delay_others(db: Any, name: str) -> None:
+@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize("code", [1007, 1031])
+def test_a_key_whose_combination_takes_too_long_does_not_delay_others(
+    db: Any, name: str, code: int, is_observed: bool
+) -> None:
+    """A transaction that has combined it is too old; on a cluster, its time limit may come first.
+
+    With observers a pass reports nothing until it reads all rows: it folds the key.
+    """
     slow: list[Any] = []
 
     def combine(key: Any, values: Sequence[int]) -> int:
         slow.extend(key for _ in values if key == "slow")
+        clock.passed += 31 * len(slow)
         return sum(values)
 
-    app = app_with(db, name, combiner=cq.Combiner("slow", 1, combine), buckets=1)
+    seen = [cq.Observer("seen", 1, SeenInStore(db, name))] if is_observed else []
+    app = app_with(db, name, *seen, combiner=cq.Combiner("slow", 1, combine), buckets=1)
     add(db, name, {"a": 1, "slow": 1, "b": 1})
     commit = Effects.write
 
     def write(effects: Effects, tr: Any) -> None:
         if slow:
             slow.clear()
-            raise error_class(tr)(1007)
+            raise error_class(tr)(code)
         commit(effects, tr)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, jumping() as clock:
         patch.setattr(Effects, "write", write)
         combine_all(db, name, app)
     assert keys_aside(db, name) == {"slow"}
     assert values(db, name) == {"a": 1, "b": 1}
+
+
+class _Limited:
+    """A database whose transactions have a time limit, as those of a cluster have."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.options = db.options
+
+    def create_transaction(self) -> Any:
+        tr = self._db.create_transaction()
+        tr.options.set_timeout(400)
+        return tr
+
+
+@pytest.mark.parametrize("kind", ["combiner", "observer"])
+def test_a_key_whose_code_outlasts_the_time_limit_of_a_transaction_is_set_aside(
+    db: Any, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combine_pass, "LIFETIME_SECONDS", 0.2)
+    monkeypatch.setattr(combining, "LIFETIME_SECONDS", 0.2)
+
+    def combine(key: Any, values: Sequence[int]) -> int:
+        time.sleep(0.5 if key == kind == "combiner" else 0)
+        return sum(values)
+
+    def observer(tr: Any, changes: list[cq.Change]) -> None:
+        time.sleep(0.5 if kind == "observer" in [change.key for change in changes] else 0)
+
+    app = app_with(db, name, observer, combiner=cq.Combiner("slow", 1, combine), buckets=1)
+    add(db, name, {"a": 1, "b": 1, kind: 1})
+    runner = PassRunner(_Limited(db), code_of(db, name, app), 0)
+    while runner.combine().more:
+        pass
+    assert keys_aside(db, name) == {kind}
+    assert "timed out" in aside(db, name)[0].error
+    assert values(db, name) == {"a": 1, "b": 1}
+
+
+def test_timeouts_of_a_store_that_does_not_answer_set_no_key_aside(db: Any, name: str) -> None:
+    app = app_with(db, name, combiner=cq.Combiner("fast", 1, lambda key, values: sum(values)), buckets=1)
+    add(db, name, {"a": 1})
+    bucket = buckets_of(db, name, app)[0]
+
+    def write(effects: Effects, tr: Any) -> None:
+        tr.options.set_timeout(1)
+        time.sleep(0.01)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Effects, "write", write)
+        for _ in range(20):
+            with pytest.raises(Exception, match="1031"):
+                bucket.combine()
+    combine_all(db, name, app)
+    assert aside(db, name) == []
+    assert values(db, name) == {"a": 1}
 
 
 def test_a_slow_combiner_makes_passes_smaller_that_fold_most_keys(db: Any, name: str) -> None:

@@ -36,6 +36,7 @@ from cq.store.api import NOT_COMMITTED, error_code
 from cq.store.embedded import FDBError
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.queue import verify
+from tests.kit.clocks import jumping
 from tests.kit.faults import FaultyDatabase, error_class
 from tests.kit.queues import aside, code_of, put, stored
 from tests.kit.workers import running
@@ -506,15 +507,20 @@ def test_large_answers_to_one_key_need_smaller_passes(db: Any, name: str) -> Non
     assert {queue.answer(db, ticket, 0) for ticket in tickets[::100]} == {"x" * 9_000}
 
 
+@pytest.mark.parametrize("code", [1007, 1031])
 @pytest.mark.parametrize("keys", ["a", "ab"])
 def test_slow_decisions_are_divided_over_passes_down_to_the_request_at_fault(
-    db: Any, name: str, keys: str
+    db: Any, name: str, keys: str, code: int
 ) -> None:
-    """A transaction is too old if it has decided more than three requests, and if it has decided the slow one."""
+    """A transaction is too old if it has decided more than three requests, and if it has decided the slow one.
+
+    On a cluster, and only there, it also has a time limit.
+    """
     decided: list[Any] = []
 
     def decide(key: Any, state: Any, request: Any) -> tuple[int, int]:
         decided.append(request)
+        clock.passed += 31 if request == "slow" else 1.5
         return (state or 0) + 1, (state or 0) + 1
 
     app, queue = shop(db, name, cq.Decider("slow", 1, decide), buckets=1)
@@ -526,14 +532,14 @@ def test_slow_decisions_are_divided_over_passes_down_to_the_request_at_fault(
     def write(effects: Effects, tr: Any) -> None:
         some, decided[:] = decided[:], []
         if len(some) > 3 or "slow" in some:
-            raise error_class(tr)(1007)
+            raise error_class(tr)(code)
         commit(effects, tr)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, jumping() as clock:
         patch.setattr(Effects, "write", write)
         drain(db, name, app=app)
     assert [each.updates[0][1] for each in aside(db, name)] == ["slow"]
-    with pytest.raises(DecisionFailed, match="1007"):
+    with pytest.raises(DecisionFailed, match=str(code)):
         queue.answer(db, tickets[20], 0)
     assert sum(dict(queue.scan(db)).values()) == 40
 

@@ -27,7 +27,7 @@ import apsw
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.api import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED
+from cq.store.api import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TIMED_OUT
 from cq.store.embedded.atomic import (
     SET,
     SET_VERSIONSTAMPED_KEY,
@@ -40,7 +40,6 @@ from cq.store.embedded.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.error import (
     IO_ERROR,
     STORAGE_ERRORS,
-    TRANSACTION_TIMED_OUT,
     FDBError,
     is_unwritten,
     not_bytes,

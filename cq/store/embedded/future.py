@@ -19,7 +19,8 @@ from copy import copy
 from typing import Any, Generic, TypeVar
 
 from cq import runtime
-from cq.store.embedded.error import OPERATION_CANCELLED, TRANSACTION_TIMED_OUT, FDBError
+from cq.store.api import TRANSACTION_TIMED_OUT
+from cq.store.embedded.error import OPERATION_CANCELLED, FDBError
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cq import runtime
-from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_OLD
+from cq.store.api import METADATA_VERSION, TRANSACTION_TIMED_OUT, TRANSACTION_TOO_OLD
 from cq.store.embedded.committer import CommitRequest
 from cq.store.embedded.engine import Engine
 from cq.store.embedded.error import (
@@ -27,7 +27,6 @@ from cq.store.embedded.error import (
     READ_VERSION_ALREADY_SET,
     TRANSACTION_CANCELLED,
     TRANSACTION_INVALID_VERSION,
-    TRANSACTION_TIMED_OUT,
     USED_DURING_COMMIT,
     VERSION_INVALID,
     FDBError,
