@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
+from cq import runtime
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     WORDS,
@@ -32,13 +33,14 @@ from cq.cli.shared.rows import AppRowsOptions, print_rows, print_values
 from cq.config.queue import QueueConfig, read_config
 from cq.deciders import with_time
 from cq.encoding.json_values import key_from_word, parse_word, split_word, to_json, value_from_word
-from cq.errors import InvalidData
+from cq.errors import BacklogTooDeep, InvalidData
 from cq.intake.access_log import AccessLogFormat
 from cq.intake.json_lines import LoadedLines, add_jsonl
 from cq.intake.lines import FilePosition
 from cq.intake.logs import LogFollower, open_log
 from cq.observers.visits import BOTS, VisitLog, Visits, bot_pattern
 from cq.queue.requests import decider_of
+from cq.store.api import LIFETIME_SECONDS
 from cq.tables.rows import queue_rows
 from cq.windows.window import reader_of
 
@@ -254,7 +256,7 @@ def get(
         handle = reader_of(config, app.combiner(config) if app and combines else None)
         wanted = [key_from_word(config.key, word) for word in keys]
         if pending:
-            return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
+            return _pending_values(tr.snapshot, handle, wanted)
         return list(handle.get_many(tr.snapshot, wanted).items())
 
     print_values(db.transact(read), json=options.json)
@@ -285,6 +287,21 @@ def items(
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
     handle = cq.CombineQueue(queue, combiner=app.combiner(config) if app and config.lists_keys else None)
     print_rows(queue_rows(db, handle, limit), target)
+
+
+def _pending_values(snapshot: Any, handle: Any, keys: list[Any]) -> list[tuple[Any, Any]]:
+    """Keys with their values, queued updates included; raises `BacklogTooDeep` if these take too long to combine."""
+    found: list[tuple[Any, Any]] = []
+    begun = runtime.monotonic()
+    for key in keys:
+        if (seconds := runtime.monotonic() - begun) > LIFETIME_SECONDS:
+            # An embedded store would have the read tried again for ever.
+            raise BacklogTooDeep(
+                f"the values of {len(found)} of {len(keys)} keys took {seconds:.1f} s to combine, and a transaction "
+                f"lives {LIFETIME_SECONDS:.0f} s: read fewer keys at once, run more workers, or read without --pending"
+            )
+        found.append((key, handle.get(snapshot, key, pending=True)))
+    return found
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> LoadedLines:

@@ -16,7 +16,7 @@ import pytest
 import cq
 from cq.config.flags import read_flags
 from tests.cli.conftest import Cli, Here
-from tests.kit.clocks import set_clock
+from tests.kit.clocks import jumping, set_clock
 from tests.kit.processes import SECONDS
 
 OWN_COMBINER = """
@@ -24,6 +24,18 @@ import cq
 joined = cq.Combiner("joined", 1, lambda key, values: "-".join(values))
 app = cq.App()
 app.queue("notes", combiner=joined)
+"""
+
+SLOW_COMBINER = """
+import cq
+from cq import runtime
+
+def slow(key, values):
+    runtime.sleep(6)
+    return sum(values)
+
+app = cq.App()
+app.queue("words", combiner=cq.Combiner("slow", 1, slow))
 """
 
 
@@ -109,6 +121,23 @@ def test_what_is_added_is_read_once_it_is_combined(here: Here) -> None:
     assert sorted(here("items", "words").out.splitlines()) == ["a\t4", "b\t2"]
     assert len(here("items", "words", "--json", "--limit", "1").rows()) == 1
     assert here("items", "words", "--limit", "0") == (0, "", "")
+
+
+def test_a_read_whose_updates_take_too_long_to_combine_ends(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedded store has a transaction that is too old tried again for ever."""
+    Path("slow_app.py").write_text(SLOW_COMBINER)
+    monkeypatch.setenv("CQ_APP", "slow_app:app")
+    with jumping() as clock:
+        monkeypatch.setattr(clock, "sleep", lambda seconds: setattr(clock, "passed", clock.passed + seconds))
+        here("configure", "words", "--value", "int")
+        here("add", "words", "a=1", "b=1")
+        here("add", "words", "a=1", "b=1")
+        assert here("get", "words", "a", "--pending") == (0, "a\t2\n", "")
+        ended = here("get", "words", "a", "b", "--pending")
+    assert ended.status == 1
+    assert "1 of 2 keys took 6.0 s to combine, and a transaction lives 5 s" in ended.err
 
 
 def test_an_operation_id_counts_once(here: Here) -> None:
