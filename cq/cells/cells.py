@@ -41,6 +41,7 @@ from cq.errors import (
     CorruptData,
     CqError,
     InvalidConfiguration,
+    NoRoom,
     StoreError,
     UserDeleted,
     UserMoving,
@@ -402,7 +403,7 @@ class Cells:
                 yield chosen
             elif isinstance(error, UserDeleted):
                 self.delete(chosen.user)
-            else:
+            elif not isinstance(error, NoRoom):  # others have filled or drained the target: choose again
                 failed = failed or error
                 without |= self._lost([chosen.source, chosen.target])
         if failed is not None:

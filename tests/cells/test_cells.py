@@ -14,6 +14,7 @@ import pytest
 import cq
 from cq.cells import gather_users, move
 from cq.cells.cells import Cells
+from cq.cells.directory import Directory
 from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity
 from cq.config.store_id import ensure_store_id
 from cq.errors import (
@@ -245,6 +246,30 @@ def test_rebalancing_empties_what_is_drained_and_evens_out_the_rest(site: Site) 
     list(site.own.rebalance())
     assert next(each.users for each in site.own.cells()) == 0
     assert list(site.own.rebalance()) == []
+    site.check()
+
+
+def test_rebalancing_chooses_again_if_others_close_the_cell_that_it_has_chosen(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(9):
+        site.own.place(number)
+    site.own.drain_cell("cell0")
+    begin, chosen = Directory.begin_move, list[str]()
+
+    def begin_late(directory: Any, user: Any, target: str) -> Any:
+        chosen.append(target)
+        if chosen == [target]:
+            site.process().drain_cell(target)
+        return begin(directory, user, target)
+
+    monkeypatch.setattr(Directory, "begin_move", begin_late)
+
+    list(site.own.rebalance())
+
+    users = {each.name: each.users for each in site.own.cells()}
+    assert users.pop("cell0") == users.pop(chosen[0]) == 0
+    assert [*users.values()] == [9]
     site.check()
 
 
