@@ -41,7 +41,7 @@ _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000  # sent entries
 CLOSE_SECONDS = 5.0
-"""How long to wait until a target of an application is closed."""
+"""How long to wait until a target is closed."""
 R = TypeVar("R")
 
 
@@ -177,7 +177,6 @@ class Sender:
         self.source = source
         self.target = target
         self.is_failing = False
-        self._is_own = False  # whether the target is one of the application
         self._opening = threading.Lock()
         self._db = db
         self._keys = LinkKeys(source.queue, source.link)
@@ -188,7 +187,7 @@ class Sender:
             if isinstance(self.target, UnmadeTarget):
                 made = self._call(self.target.make)
                 made.check_settings()
-                self.target, self._is_own = made, True
+                self.target = made
 
     def send(self, batch: LinkBatch) -> None:
         """Have the target apply a batch; raises `OutdatedBatch` if another worker was faster, or as `Target.apply`."""
@@ -247,11 +246,8 @@ class Sender:
     def close(self) -> None:
         """Close the target's connections; an error is only logged, as nothing depends on it.
 
-        The target of an application may hang. The worker's loop must go on, so it waits for a few seconds only.
+        A target may hang. The worker's loop must go on, so it waits for a few seconds only.
         """
-        if not self._is_own:
-            self._close()
-            return
         ended = runtime.event()
 
         def close() -> None:

@@ -15,6 +15,7 @@ from cq import admin, links
 from cq.links import Changes, LinkFailed
 from cq.observers.links import sender
 from cq.observers.links.sql.dialects import postgresql
+from cq.observers.links.target import Source
 from cq.observers.scheduling import runner
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.worker.worker import CONCURRENCY, Worker
@@ -177,6 +178,25 @@ def test_a_target_that_hangs_when_it_is_closed_does_not_stop_the_worker(
             good.wait_for(len(KEYS))
         finally:
             end.set()
+
+
+def test_the_wait_for_the_close_of_any_target_has_a_limit(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "CLOSE_SECONDS", 0.1)
+    end, closed = threading.Event(), threading.Event()
+
+    class Closing(FunctionTarget):
+        def close(self) -> None:
+            end.wait(SECONDS)
+            closed.set()
+
+    try:
+        sender.Sender(db, Source(b"", name, "built-in", 1), Closing(Receiving())).close()
+        assert not closed.is_set()
+    finally:
+        end.set()
+    assert closed.wait(SECONDS)
 
 
 @pytest.fixture

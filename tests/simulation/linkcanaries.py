@@ -52,7 +52,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=147, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=176, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -78,7 +78,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=128, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=133, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -89,7 +89,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=262, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=270, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -97,7 +97,7 @@ def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, cha
 
 @links.replaces(
     "cq.observers.links.sql.target.SqlTarget._apply",
-    seed=353,
+    seed=368,
     only={"send again", "targets are slow", "come and go"},
 )
 def stores_positions_without_comparing(
@@ -145,7 +145,7 @@ def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     begin(self, batches)
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", seed=91, only={"freezes"})
+@links.replaces("cq.observers.links.sender.Sender.begin", seed=102, only={"freezes"})
 def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> bytes | None:
     """A keeper has the target begin in a bucket from which another worker has sent entries meanwhile."""
     begin = first_sequence(self.source.generation)
@@ -157,7 +157,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     return begin
 
 
-@links.replaces("cq.observers.links.operate._store_epoch", seed=135, only={"send again", "table set back"})
+@links.replaces("cq.observers.links.operate._store_epoch", seed=145, only={"send again", "table set back"})
 def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
     """A rebase continues in the epoch that there is."""
     tr.clear(link.stopped)
@@ -168,13 +168,13 @@ def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=110, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=134, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=49, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=61, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -186,7 +186,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=509,
+    seed=538,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -203,7 +203,7 @@ def goes_on_from_a_former_target(_: Any, self: Sender, cleared: bytes) -> bytes:
 # The other target
 
 
-@links.replaces("tests.simulation.hooks.Hook._refuses", seed=9, only={"hook", "the receiver fails"})
+@links.replaces("tests.simulation.hooks.Hook._refuses", seed=11, only={"hook", "the receiver fails"})
 def receives_whatever_it_gets(refuses: Any, self: Any, stored: str, data: Any) -> bool:
     """A receiver applies entries whatever position it has."""
     return not data["entries"] and bool(refuses(self, stored, data))
@@ -216,7 +216,7 @@ def receives_positions_without_comparing(refuses: Any, self: Any, stored: str, d
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=9, only={"hook", "the receiver fails"}
+    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=11, only={"hook", "the receiver fails"}
 )
 def sends_the_rest_whatever_is_applied(*_: Any) -> str:
     """A sender reads no position in the answer of a receiver."""
@@ -224,7 +224,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=278, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=286, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -237,13 +237,13 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=225, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=227, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=75, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=161, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
@@ -253,7 +253,7 @@ def _parsed(positions: Iterable[str]) -> list[Position]:
     return [each for each in map(Position.parse, positions) if each is not None]
 
 
-@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=92, only={"send again"})
+@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=94, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True
