@@ -140,7 +140,8 @@ class Worker:
 
         Leaves alone, with a warning, queues that are paused or whose code this process lacks. Retries while the store
         does not answer. Calls `after_turn` after each successful turn of the loop, at least every `beat`.
-        Raises `QueueNotConfigured` if a queue named does not exist.
+        Raises `QueueNotConfigured` if a queue named does not exist, and `StoreError` if the store must be opened again,
+        as after its file was replaced.
         """
         self._use()
         failures = 0
