@@ -236,6 +236,8 @@ def _parsed(url: str | None) -> _StoreUrl:
         raise TypeError(f"{source} is no URL: give a str or a path, as in cq.open('embedded:cq.db')")
     scheme, colon, path = url.partition(":")
     if not colon or scheme not in ("embedded", "fdb"):
+        if "@" in path:  # that of another kind of database, perhaps with a password
+            source = source.replace(repr(url), repr(f"{scheme}:..."))
         raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
     options: dict[str, str] = {}
     if found := _OPTIONS.search(path):
