@@ -204,8 +204,8 @@ def test_the_metadata_version_comes_with_the_read_version(db: Any, space: bytes)
     tr[space] = b"1"
 
     assert commit_code(tr) == 1020
-    after = db[METADATA_VERSION]
-    assert after == stamp.value != before
+    # Other tests may change it again meanwhile, on a cluster that they share.
+    assert before != stamp.value <= db[METADATA_VERSION]
 
 
 def test_a_snapshot_read_of_the_metadata_version_conflicts_with_nothing(db: Any, space: bytes) -> None:
