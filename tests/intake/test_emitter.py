@@ -479,6 +479,78 @@ def test_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, name: st
     assert (get(db, name, "k", pending=True), get(db, name, "l", pending=True)) == (4, 1)
 
 
+def test_a_small_call_does_not_overtake_a_large_one_that_waits(db: Any, name: str, queue: Gate) -> None:
+    """Otherwise the large one would get no room as long as there are small ones."""
+    queue.close()
+
+    emitter = cq.Emitter(queue, db, at_most=4, timeout=0.05)
+    emitter.emit_many([("k", 1)] * 2)
+    emitter.timeout = 60.0
+    large = in_background(lambda: emitter.emit_many([("l", 1)] * 4))
+    while emitter.statistics().waits < 1:
+        large.join(0.001)
+    emitter.timeout = 0.05
+    with pytest.raises(cq.EmitterFull):
+        emitter.emit("k")
+    with pytest.raises(cq.EmitterFull):
+        asyncio.run(emitter.emit_async("k"))
+    queue.open()
+    large.join()
+    emitter.timeout = 60.0
+    emitter.emit("k")
+    emitter.close()
+
+    assert (get(db, name, "k", pending=True), get(db, name, "l", pending=True)) == (3, 4)
+
+
+def test_a_cancelled_task_leaves_its_place_to_the_next(db: Any, name: str, queue: Gate) -> None:
+    queue.close()
+
+    emitter = cq.Emitter(queue, db, at_most=4, timeout=60.0)
+    emitter.emit_many([("k", 1)] * 2)
+
+    async def cancel() -> None:
+        large = asyncio.create_task(emitter.emit_many_async([("l", 1)] * 4))
+        while emitter.statistics().waits < 1:
+            await asyncio.sleep(0.001)
+        small = asyncio.create_task(emitter.emit_async("k"))
+        await asyncio.sleep(0)
+        large.cancel()
+        await small
+
+    asyncio.run(cancel())
+    queue.open()
+    emitter.close()
+
+    assert (get(db, name, "k", pending=True), get(db, name, "l", pending=True)) == (3, None)
+
+
+def test_a_call_that_waits_is_told_that_the_emitter_gave_up(db: Any, name: str, queue: Gate) -> None:
+    queue.close()
+
+    emitter = cq.Emitter(queue, db, at_most=1, timeout=60.0)
+    emitter.emit("k")
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            emitter.emit("l")
+        except cq.errors.EmitterClosed as error:
+            errors.append(error)
+
+    waiting = in_background(wait)
+    while emitter.statistics().waits < 1:
+        waiting.join(0.001)
+    emitter.timeout = 0.05
+    with pytest.raises(cq.errors.FlushFailed):
+        emitter.close()
+    waiting.join()
+    queue.open()
+
+    assert len(errors) == 1
+    assert emitter.statistics().lost == 1
+
+
 def test_why_there_is_no_room_is_said(db: Any, name: str, queue: Gate) -> None:
     queue.failure = full
 
