@@ -119,8 +119,9 @@ def split_word(value_type: ValueType, word: str) -> tuple[str, str]:
 def to_json(value: Any) -> Any:
     """A key or a value in a form that `json.dumps` accepts; the inverse of the functions above.
 
-    Keys of dicts become strings. So do values without a form in JSON: other types of CBOR, floats such as NaN, and ints
-    with more digits than Python parses.
+    Keys of dicts become strings; one with the text of another key gets its type: {"1": 2, "1 (int)": 3}. Values without
+    a form in JSON become strings, too: other types of CBOR, floats such as NaN, and ints with more digits than Python
+    parses.
     """
     match value:
         case int() if value.bit_length() > _MAX_INT_BITS:
@@ -138,14 +139,27 @@ def to_json(value: Any) -> Any:
         case list() | tuple():
             return [to_json(item) for item in value]
         case dict():
-            return {
+            found = {
                 item if isinstance(item, str) else str(to_json(item)): to_json(of)
                 for item, of in value.items()
             }
+            return found if len(found) == len(value) else _apart(value)
         case float():
             return value if isfinite(value) else str(value)
         case _:
             return _other(value)
+
+
+def _apart(value: dict[Any, Any]) -> dict[str, Any]:
+    """A dict in JSON, some keys of which have the same text: strings keep theirs."""
+    found = {item: to_json(of) for item, of in value.items() if isinstance(item, str)}
+    for item, of in value.items():
+        if not isinstance(item, str):
+            text = str(to_json(item))
+            while text in found:
+                text += f" ({type(item).__name__})"
+            found[text] = to_json(of)
+    return found
 
 
 def update_to_json(update: Any) -> Any:

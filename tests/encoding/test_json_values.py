@@ -181,6 +181,16 @@ def test_what_is_json_already_stays_as_it_is(value: Any) -> None:
     assert to_json(value) == value
 
 
+def test_no_key_of_a_dict_is_lost_that_has_the_text_of_another() -> None:
+    assert to_json({1: "int", "1": "str", "1 (int)": "longer", 2: "other"}) == {
+        "1": "str",
+        "1 (int)": "longer",
+        "1 (int) (int)": "int",
+        "2": "other",
+    }
+    assert to_json({(b"a",): 1, ("YQ==",): 2}) == {"['YQ==']": 1, "['YQ=='] (tuple)": 2}
+
+
 def test_a_moment_keeps_its_zone() -> None:
     moment = datetime.fromisoformat("2026-01-02T03:04:05+02:00")
 
