@@ -14,7 +14,7 @@ from cq.cli.shared.output import as_word
 from cq.cli.shared.settings import CONFIG_ENV, SETTINGS, Setting, settings_file
 from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.observers.links.spec import LISTED_ENV, TABLE_ENV
-from cq.store import PREFIX_ENV
+from cq.store import PREFIX_ENV, shown_url
 
 _COLUMNS: Final = (
     ShownColumn("setting", lambda row: row[0], is_number=False),
@@ -70,6 +70,8 @@ def _resolved(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
             source = str(settings_file())
         case _:
             source = "default"
+    if setting.name == "store" and value is not None:
+        value = shown_url(value)  # the URL of the reporting database, if the two variables are exchanged
     return setting.name, setting.default if value is None else value, source
 
 

@@ -26,6 +26,7 @@ DEFAULT_URL = "embedded:cq.db"
 """The store without a URL and without `$CQ_STORE`: the file `cq.db` in the current folder."""
 PREFIX_ENV: Final = "CQ_PREFIX"
 """The environment variable with the prefix of cq's keys, for URLs without one."""
+_SCHEMES: Final = ("embedded", "fdb")
 _OPTIONS: Final = re.compile(r"\?((?:mode|prefix)=[^?]*)$")
 
 T = TypeVar("T")
@@ -230,14 +231,19 @@ def _parsed_path(path: os.PathLike[str]) -> _StoreUrl:
     )
 
 
+def shown_url(url: str) -> str:
+    """A URL for messages: one of another kind of database, perhaps with a password, is cut."""
+    scheme, _, path = url.partition(":")
+    return f"{scheme}:..." if "@" in path and scheme not in _SCHEMES else url
+
+
 def _parsed(url: str | None) -> _StoreUrl:
     source, url = _chosen(url)
     if not isinstance(url, str):
         raise TypeError(f"{source} is no URL: give a str or a path, as in cq.open('embedded:cq.db')")
     scheme, colon, path = url.partition(":")
-    if not colon or scheme not in ("embedded", "fdb"):
-        if "@" in path:  # that of another kind of database, perhaps with a password
-            source = source.replace(repr(url), repr(f"{scheme}:..."))
+    if not colon or scheme not in _SCHEMES:
+        source = source.replace(repr(url), repr(shown_url(url)))
         raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")
     options: dict[str, str] = {}
     if found := _OPTIONS.search(path):

@@ -231,6 +231,14 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
     assert "secret" not in here("settings").out
 
 
+def test_a_store_that_is_the_reporting_database_is_shown_without_its_password(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_STORE", "postgresql://report:secret@db/reports")
+
+    assert shown(here)["store"] == ("postgresql:...", "$CQ_STORE")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
