@@ -29,14 +29,13 @@ from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
     CqError,
-    EmitterClosed,
     EmitterFull,
     FlushFailed,
     InvalidConfiguration,
     StoreError,
     TooLarge,
 )
-from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake, Turn, committed_here
+from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake, committed_here
 from cq.queue.adds import config_for_adds
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, combiner_of_updates
@@ -148,7 +147,7 @@ class Emitter(Generic[K, V]):
                 flush.sums[key] += update
             else:
                 size = intake.plain_size(key)
-                if buffer.refusal or buffer.line or (flush := flush or buffer.flush_for(1, size)) is None:
+                if buffer.refusal or (flush := flush or buffer.flush_for(1, size)) is None:
                     return False
                 flush.sums[key] = update
                 flush.grow(size)
@@ -163,21 +162,21 @@ class Emitter(Generic[K, V]):
         Args:
             updates: `{key: update}`, or pairs; at most `at_most` of them and about 500 kB at once, else `TooLarge`.
         """
-        for turn, seconds in self._waits(updates):
-            turn.done.wait(seconds)
+        for flush, seconds in self._waits(updates):
+            flush.done.wait(seconds)
 
     async def emit_async(self, key: K, update: V = 1) -> None:  # type: ignore[assignment]
         """`emit` for asyncio: it awaits instead of blocking.
 
-        If the task is cancelled while it awaits, its update is not taken, unless there was room for it just then.
+        If the task is cancelled while it awaits, its update is not taken.
         """
         if not self._take_small(key, update):
             await self.emit_many_async(((key, update),))
 
     async def emit_many_async(self, updates: Mapping[K, V] | Collection[tuple[K, V]]) -> None:
         """`emit_many` for asyncio."""
-        for turn, seconds in self._waits(updates):
-            done = _asyncio().wrap_future(turn.finished)
+        for flush, seconds in self._waits(updates):
+            done = _asyncio().wrap_future(flush.finished)
             await _asyncio().wait([done], timeout=seconds)
 
     def flush(self) -> None:
@@ -229,8 +228,8 @@ class Emitter(Generic[K, V]):
 
     # Waits and errors of callers
 
-    def _waits(self, updates: Any) -> Iterator[tuple[Turn, float]]:
-        """Take updates; yields what the caller must wait for before, and for how many seconds at most."""
+    def _waits(self, updates: Any) -> Iterator[tuple[Flush, float]]:
+        """Take updates; yields the flushes for which the caller must wait before, and for how many seconds at most."""
         increments = self._intake.increments(updates)
         if len(increments) > self.at_most:
             raise TooLarge(
@@ -238,21 +237,15 @@ class Emitter(Generic[K, V]):
                 "emit them in smaller parts, or make it with another at_most"
             )
         until = runtime.monotonic() + self.timeout
-        turn = self._buffer.take(increments)
-        if turn is None:
-            return
-        try:
-            while not turn.done.is_set():
-                if (left := until - runtime.monotonic()) > 0:
-                    yield turn, left
-                elif self._buffer.leave(turn):
-                    what = f"no room for more within {self.timeout:g} s, nothing was taken"
-                    raise EmitterFull(self._message(what, self._buffer.latest_failure))
-        except BaseException:  # ^C, or the task is cancelled
-            self._buffer.leave(turn)
-            raise
-        if turn.refusal:
-            raise EmitterClosed(turn.refusal)
+        while (flush := self._buffer.take(increments)) is not None:
+            yield flush, self._seconds_left(until)
+
+    def _seconds_left(self, until: float) -> float:
+        left = until - runtime.monotonic()
+        if left > 0:
+            return left
+        what = f"no room for more within {self.timeout:g} s, nothing was taken"
+        raise EmitterFull(self._message(what, self._buffer.latest_failure))
 
     def _check(self, flush: Flush) -> None:
         """Raise `FlushFailed` if a flush was given up."""

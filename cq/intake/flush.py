@@ -124,6 +124,7 @@ class Flush:
         in_doubt: whether a try may have committed, or may commit later. Only a known commit ends the doubt.
         done: set when the flush is committed or given up.
         error: why it was given up.
+        finished: resolved when the flush is done, for tasks that wait for room, of any event loop.
     """
 
     def __init__(self, intake: Intake, most: int, number: int) -> None:
@@ -136,6 +137,7 @@ class Flush:
         self.in_doubt = False
         self.done = runtime.latch()
         self.error: Exception | None = None
+        self.finished: Future[None] = Future()
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
 
@@ -178,30 +180,6 @@ class Flush:
     def finish(self, error: Exception | None) -> None:
         """Mark the flush as committed, or as given up with an error, and wake all waiting callers."""
         self.error = error
-        self.done.set()
-
-
-class Turn:
-    """A call that waits for room in the buffer.
-
-    Attributes:
-        increments: what it adds.
-        is_awaited: whether the call waits for room, so that the increments are not taken before there is.
-        refusal: why they were not taken; empty if they were.
-        done: set when they are in a flush, or refused.
-        finished: resolved then, for tasks that wait, of any event loop.
-    """
-
-    def __init__(self, increments: list[Increment], is_awaited: bool) -> None:
-        self.increments = increments
-        self.is_awaited = is_awaited
-        self.refusal = ""
-        self.done = runtime.latch()
-        self.finished: Future[None] = Future()
-
-    def finish(self, refusal: str = "") -> None:
-        """Wake the waiting call."""
-        self.refusal = refusal
         self.done.set()
         self.finished.set_result(None)
 
@@ -257,8 +235,6 @@ class EmitterBuffer:
         lock: the caller must hold it to change a flush, or `open`. A finalizer or a signal handler may call the emitter
             while it interrupts a holder: `take` leaves its increments for later.
         open: the flush that takes increments; None if there is none.
-        line: increments that wait for room, in the order of the calls: others come after them, also if they would fit.
-            Otherwise a large call would wait as long as there are many small ones.
         is_held: returns whether the calling thread holds the lock: then the call has interrupted another one.
         wake: set when a flush may be due; `next_flush` then replaces it.
         refusal: why the buffer takes no increments any more; empty while it takes them.
@@ -268,7 +244,6 @@ class EmitterBuffer:
     def __init__(self, intake: Intake, *, every: float, at_most: int) -> None:
         self.lock, self.is_held = _new_lock()
         self.open: Flush | None = None
-        self.line: deque[Turn] = deque()
         self.wake = runtime.latch()
         self.refusal = ""
         self.latest_failure = ""
@@ -276,58 +251,51 @@ class EmitterBuffer:
         self._every = every
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
+        self._later: deque[list[Increment]] = deque()
         self._numbers = count(1)
         totals = ("committed", "lost", "flushes", "keys", "failures", "waits")
         self._totals = dict.fromkeys(totals, 0)
 
     # For callers
 
-    def take(self, increments: list[Increment]) -> Turn | None:
-        """Put increments into a flush; without room, returns the turn to wait for. Raises `EmitterClosed`."""
+    def take(self, increments: list[Increment]) -> Flush | None:
+        """Put increments into a flush; without room, returns the flush to wait for. Raises `EmitterClosed`."""
         has_interrupted = self.is_held()
         with self.lock:
             if self.refusal:
                 raise EmitterClosed(self.refusal)
-            if not has_interrupted and not self.line and self._put(increments):
-                return None
-            # One in the way of the holder, or of the thread that makes room, must not wait.
-            turn = Turn(increments, is_awaited=not has_interrupted and committed_here.get() is not self)
-            self.line.append(turn)
-            if not turn.is_awaited:
-                return None
-            self._totals["waits"] += 1
-            self._wake_for_line()
-            return turn
+            if not has_interrupted:
+                self._take_later()
+                full = self._put(increments)
+                if full is None:
+                    return None
+                if committed_here.get() is not self:
+                    self._totals["waits"] += 1
+                    return full
+            # The caller must not wait: it is in the way of the holder, or of the thread that makes room.
+            self._later.append(increments)
+            return None
 
-    def leave(self, turn: Turn) -> bool:
-        """Leave the line; returns False if the increments are taken, or refused."""
-        with self.lock:
-            if turn not in self.line:
-                return False
-            self.line.remove(turn)
-            self._take_line()
-            return True
-
-    def _put(self, increments: list[Increment]) -> bool:
-        """Put increments into a flush; returns False if there is no room. Needs the lock."""
+    def _put(self, increments: list[Increment]) -> Flush | None:
+        """Put increments into a flush; without room, returns the flush to wait for. Needs the lock."""
         flush = self.flush_for(len(increments), sum(each.size for each in increments))
         if flush is None:
-            return False
+            return self._flushes[0]
         for each in increments:
             flush.add(each)
         if flush.count >= flush.most:
             self.seal_open()
-        return True
+        return None
 
-    def _wake_for_line(self) -> None:
-        """Have the emitter's thread look at the line, as no flush may be due. Needs the lock."""
-        if self.line:
+    def _wake_for_later(self) -> None:
+        """Have the emitter's thread put what `take` has left, as no flush may be due. Needs the lock."""
+        if self._later:
             self._wake()
 
-    def _take_line(self) -> None:
-        """Put increments of the line into flushes, as long as there is room. Needs the lock."""
-        while self.line and self._put(self.line[0].increments):
-            self.line.popleft().finish()
+    def _take_later(self) -> None:
+        """Put increments into flushes that `take` has left, as long as there is room. Needs the lock."""
+        while self._later and self._put(self._later[0]) is None:
+            self._later.popleft()
 
     def flush_for(self, count: int, size: int) -> Flush | None:
         """The open flush if `count` increments of `size` bytes fit, else a new one; None if full. Needs the lock.
@@ -360,10 +328,10 @@ class EmitterBuffer:
     def seal(self) -> Flush | None:
         """Make all flushes due; returns the last one, None if the buffer is empty."""
         with self.lock:
-            self._take_line()
+            self._take_later()
             self.seal_open()
             last = self._flushes[-1] if self._flushes else None
-            self._wake_for_line()
+            self._wake_for_later()
             return last
 
     def _wake(self) -> None:
@@ -383,7 +351,7 @@ class EmitterBuffer:
         with self.lock:
             totals = self._totals
             buffered = sum(flush.count for flush in self._flushes)
-            self._wake_for_line()
+            self._wake_for_later()
             return EmitterStatistics(
                 emitted=buffered + totals["committed"] + totals["lost"],
                 buffered=buffered,
@@ -396,14 +364,14 @@ class EmitterBuffer:
     @property
     def is_finished(self) -> bool:
         """Whether the buffer is closed and empty."""
-        return bool(self.refusal) and not self._flushes and not self.line
+        return bool(self.refusal) and not self._flushes and not self._later
 
     def next_flush(self) -> tuple[Flush | None, float | None]:
         """The flush to commit now; else None, and the seconds to wait for `wake`, None for no limit."""
         with self.lock:
             if self.wake.is_set():
                 self.wake = runtime.latch()
-            self._take_line()
+            self._take_later()
             first = self._flushes[0] if self._flushes else None
             if first is None:
                 return None, None
@@ -439,9 +407,8 @@ class EmitterBuffer:
         """Give up all unfinished flushes; returns them."""
         with self.lock:
             left = list(self._flushes)
-            self._totals["lost"] += sum(len(turn.increments) for turn in self.line if not turn.is_awaited)
-            while self.line:
-                self.line.popleft().finish(self.refusal)
+            self._totals["lost"] += sum(map(len, self._later))
+            self._later.clear()
             for flush in left:
                 flush.in_doubt |= flush.is_trying  # the try in progress may still commit
                 self._finish(flush, error)
@@ -461,5 +428,5 @@ class EmitterBuffer:
         self.lock, self.is_held = _new_lock()
         self.open = None
         self._flushes.clear()
-        self.line.clear()
+        self._later.clear()
         self.refusal = reason
