@@ -195,7 +195,7 @@ def duration_option(text: str, *names: str, least: float = 0, default: Any = ...
 
 
 def _line_of(error: BaseException) -> str:
-    """The line below the current folder in which an error was raised; empty if there is none."""
+    """The innermost line of code in the current folder that raised an error; empty without such a line."""
     folder, others = os.getcwd() + os.sep, (sys.prefix, __file__)
     for frame in reversed(extract_tb(error.__traceback__)):
         if frame.filename.startswith(folder) and not frame.filename.startswith(others):

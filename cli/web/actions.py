@@ -79,7 +79,7 @@ class Operation(NamedTuple):
 
 
 def present_values(db: OpenDatabase, operation: Operation, queue: str) -> Fields:
-    """The present values of the fields of a form; none if it has none, or they cannot be read."""
+    """The present values of a form's fields; an empty dict if they cannot be read, or the form begins empty."""
     try:
         return {} if operation.present is None else operation.present(db, queue)
     except Exception as error:
@@ -89,7 +89,7 @@ def present_values(db: OpenDatabase, operation: Operation, queue: str) -> Fields
 
 
 def changed_meanwhile(operation: Operation, present: Fields) -> str:
-    """Why a form is not accepted that was opened with other values than the present ones."""
+    """The message for a form that showed other values when it was opened than the present ones."""
     now = ", ".join(f"{each.label.lower()} {present.get(each.name) or 'none'}" for each in operation.fields)
     return (
         f"nothing was changed, as these settings were changed after the form was opened ({now}). Check it, and confirm "

@@ -151,7 +151,7 @@ def to_json(value: Any) -> Any:
 
 
 def _apart(value: dict[Any, Any]) -> dict[str, Any]:
-    """A dict in JSON, some keys of which have the same text: strings keep theirs."""
+    """A dict in JSON, for a dict with keys of equal text. Strings keep their text, other keys get their type."""
     found = {item: to_json(of) for item, of in value.items() if isinstance(item, str)}
     for item, of in value.items():
         if not isinstance(item, str):

@@ -85,7 +85,7 @@ class Pass:
 
     @property
     def blamed(self) -> list[bytes]:
-        """The encoded keys of which one may have caused the failure of the pass: see `Effects.blamed`."""
+        """The encoded keys that may have caused the failure of the pass, see `Effects.blamed`."""
         return self.view.report if self.effects is None else self.effects.blamed
 
     @property

@@ -128,7 +128,7 @@ class Effects:
 
     @property
     def blamed(self) -> list[bytes]:
-        """The encoded keys of which one may have caused a failure: those reported to the observers, or a slow one."""
+        """The encoded keys that may have caused a failure: a slow one, or else all that are reported to observers."""
         return self.slow or self.report + self.backfilled
 
     def write(self, tr: Transaction) -> None:

@@ -68,8 +68,8 @@ class ReadOnlyConnection(apsw.Connection):
     """A read-only connection.
 
     Attributes:
-        mark: that of the file when it was opened; of a file that is not read as immutable, only its identity.
-        is_immutable: whether the file is read as immutable.
+        mark: the mark of the file when the connection was opened; only device and inode, unless it `is_immutable`.
+        is_immutable: whether SQLite takes the file for one that no process writes.
     """
 
     mark: _Mark = ()
