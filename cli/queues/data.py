@@ -40,7 +40,7 @@ from cq.intake.lines import FilePosition
 from cq.intake.logs import LogFollower, open_log
 from cq.observers.visits import BOTS, VisitLog, Visits, bot_pattern
 from cq.queue.requests import decider_of
-from cq.store.api import LIFETIME_SECONDS
+from cq.store.api import outlived
 from cq.tables.rows import queue_rows
 from cq.windows.window import reader_of
 
@@ -294,11 +294,11 @@ def _pending_values(snapshot: Any, handle: Any, keys: list[Any]) -> list[tuple[A
     found: list[tuple[Any, Any]] = []
     begun = runtime.monotonic()
     for key in keys:
-        if (seconds := runtime.monotonic() - begun) > LIFETIME_SECONDS:
+        if late := outlived(begun):
             # An embedded store would have the read tried again for ever.
             raise BacklogTooDeep(
-                f"the values of {len(found)} of {len(keys)} keys took {seconds:.1f} s to combine, and a transaction "
-                f"lives {LIFETIME_SECONDS:.0f} s: read fewer keys at once, run more workers, or read without --pending"
+                f"combining {len(found)} of {len(keys)} keys {late}: read fewer keys at once, run more workers, or "
+                "read without --pending"
             )
         found.append((key, handle.get(snapshot, key, pending=True)))
     return found

@@ -56,7 +56,7 @@ from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, c
 from cq.plain_text import nearest
 from cq.queue.ledger import with_audit, without_audit
 from cq.queue.missed_reports import forget_missed
-from cq.store.api import LIFETIME_SECONDS, Database, Transaction, TransactionRead, is_local
+from cq.store.api import Database, Transaction, TransactionRead, is_local, outlived
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
@@ -241,18 +241,14 @@ def _clear(tr: Transaction, name: str, clear: Callable[[Any], object]) -> None:
 
     The store would refuse this transaction and all further tries, without an error for the caller.
     """
-    begun, failure = runtime.monotonic(), None
+    begun = runtime.monotonic()
     try:
         clear(tr)
-    except Exception as error:  # noqa: BLE001 - raised again below
-        failure = error
-    if (seconds := runtime.monotonic() - begun) > LIFETIME_SECONDS:
-        raise InvalidConfiguration(
-            f"clear of observer {name!r} took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s: let "
-            "it clear ranges and purge queues only"
-        ) from failure
-    if failure is not None:
-        raise failure
+    finally:
+        if late := outlived(begun):
+            raise InvalidConfiguration(
+                f"clear of observer {name!r} {late}: let it clear ranges and purge queues only"
+            )
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:

@@ -44,7 +44,7 @@ from cq.passes.reporting import report, report_decisions
 from cq.passes.sorting import sort
 from cq.passes.view import Step, View, ViewReader
 from cq.queue.bucket_state import needs_conversion, needs_purge
-from cq.store.api import LIFETIME_SECONDS, Transaction
+from cq.store.api import Transaction, outlived
 
 
 class Pass:
@@ -119,7 +119,7 @@ class Pass:
         if view.config.former is not None and is_blocked(self.tr.snapshot, view.config, view.number):
             return PassResult(blocked=True)
         effects = self.effects = self._decide(reader)
-        self.is_slow = runtime.monotonic() - self._read_at > LIFETIME_SECONDS
+        self.is_slow = bool(outlived(self._read_at))
         effects.result.lost_runs = self._has_lost_runs
         if effects.blamed and not view.report:  # the keys of updates are known already
             self.before_code(effects.blamed)

@@ -35,7 +35,7 @@ from cq.queue.ledger import count_dropped
 from cq.queue.rows import encode_row, repeated_rows
 from cq.queue.set_aside import set_aside as set_updates_aside
 from cq.queue.set_aside import set_broken_aside
-from cq.store.api import LIFETIME_SECONDS, VERSIONS_PER_SECOND, error_code
+from cq.store.api import VERSIONS_PER_SECOND, error_code, outlived
 
 _MANY_FAILURES: Final = 10
 _LARGE_SHARE: Final = 0.2
@@ -95,7 +95,7 @@ class Combination:
         """Call `act` with all keys; if it raises, call it with each key alone, and set aside those that fail."""
         begun = runtime.monotonic()
         error = _failure(encoded_keys, act) if encoded_keys else None
-        if len(encoded_keys) == 1 and runtime.monotonic() - begun > LIFETIME_SECONDS:
+        if len(encoded_keys) == 1 and outlived(begun):
             self.effects.slow = encoded_keys
         if error is None:
             return

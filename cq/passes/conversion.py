@@ -20,7 +20,7 @@ from cq.passes.effects import Effects
 from cq.passes.reporting import Unreported, finish_changes
 from cq.passes.view import View, ViewReader
 from cq.plain_text import describe
-from cq.store.api import LIFETIME_SECONDS
+from cq.store.api import outlived
 
 
 class ConversionFailed(CqError):
@@ -63,10 +63,8 @@ def _convert(code: QueueCode, encoded: bytes, stored: bytes) -> tuple[Any, Any]:
         begun = runtime.monotonic()
         new = convert(key, codec.decode(stored), conversion.version)
         # No transaction could commit it, however often it is tried.
-        if (seconds := runtime.monotonic() - begun) > LIFETIME_SECONDS:
-            raise InvalidData(
-                f"convert took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s"
-            )
+        if late := outlived(begun):
+            raise InvalidData(f"convert {late}")
         if new is None or code.value_combiner.is_empty(new):
             raise InvalidData("convert returned an empty value")
         code.config.value.check(new)

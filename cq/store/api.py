@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from cq import runtime
+
 METADATA_VERSION = b"\xff/metadataVersion"
 """The key whose value a client receives with its read version; see `cq.config.queue`."""
 
@@ -159,6 +161,18 @@ def may_have_committed(code: int | None) -> bool:
     # Raised by the client before it sends the commit.
     is_clients_own = code is not None and 2000 <= code < 3000
     return not is_clients_own and code not in _REFUSED_COMMITS
+
+
+def outlived(begun: float) -> str:
+    """Why a transaction cannot commit what has taken since `begun`, by `runtime.monotonic`; empty if it can.
+
+    >>> outlived(runtime.monotonic()), outlived(runtime.monotonic() - 6)
+    ('', 'took 6.0 s, and a transaction lives 5 s')
+    """
+    seconds = runtime.monotonic() - begun
+    return f"took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s" * (
+        seconds > LIFETIME_SECONDS
+    )
 
 
 def error_code(error: BaseException) -> int | None:

@@ -24,13 +24,13 @@ from cq.durations import Span, positive_seconds, span_of, timeout_of
 from cq.failure import is_failure
 from cq.plain_text import describe
 from cq.store.api import (
-    LIFETIME_SECONDS,
     TRANSACTION_TOO_OLD,
     Database,
     Transaction,
     TransactionRead,
     Void,
     error_code,
+    outlived,
 )
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot
@@ -306,12 +306,9 @@ class ReadFollower(StoreFollower[FollowedRead[V]], Generic[V]):
         try:
             value = self._read_value(tr.snapshot)
         except Exception as error:
-            seconds = runtime.monotonic() - begun
-            if error_code(error) == TRANSACTION_TOO_OLD and seconds > LIFETIME_SECONDS:
+            if error_code(error) == TRANSACTION_TOO_OLD and (late := outlived(begun)):
                 # The store would have it tried again for ever, without an error.
-                raise TimeoutError(
-                    f"it took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s: read less"
-                ) from error
+                raise TimeoutError(f"it {late}: read less") from error
             raise
         if latest is not None and latest.value == value:
             return FollowedRead(value, latest.version, at), None

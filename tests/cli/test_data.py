@@ -137,7 +137,7 @@ def test_a_read_whose_updates_take_too_long_to_combine_ends(
         assert here("get", "words", "a", "--pending") == (0, "a\t2\n", "")
         ended = here("get", "words", "a", "b", "--pending")
     assert ended.status == 1
-    assert "1 of 2 keys took 6.0 s to combine, and a transaction lives 5 s" in ended.err
+    assert "combining 1 of 2 keys took 6.0 s, and a transaction lives 5 s" in ended.err
 
 
 def test_an_operation_id_counts_once(here: Here) -> None:
