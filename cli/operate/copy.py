@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument
 from cq.store import make_copy
@@ -22,6 +24,8 @@ def copy(
     The copy is of one moment. It replaces an earlier copy at once, and commands that only read print its age. Put in
     the place of a lost store, it is that store as it was.
     """
+    if str(path) == "-":
+        raise typer.BadParameter("a copy is a file: give its path", param_hint="PATH")
     make_copy(options.read_store(), path)
     size = path.stat().st_size
     options.answer(f"{path}: {size:,} bytes", path=str(path), bytes=size)

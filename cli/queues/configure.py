@@ -35,7 +35,7 @@ from cq.cli.shared.options import (
 )
 from cq.cli.shared.output import note, quantity, say, with_levels
 from cq.config.queue import Named, QueueConfig
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, check_name
 from cq.keys.link import OBSERVER
 from cq.observer import ObserverSpec
 from cq.observers.feeds.observer import feed_spec
@@ -264,17 +264,14 @@ def _configure(options: ConfigureOptions, app: App, queue: str, yes: bool) -> No
     # A name without a setting may be a mistake: it is looked up, and creates nothing.
     is_set = bool(put) or options.priority is not None or any(map(_is_given, given.values()))
     creates = is_set and options.rebuild is None
+    check_name(queue)
+    # Before a store is created, so that a mistake leaves none.
+    changes = requested(**given, put=put, removed=removed, priority=options.priority, creates=creates)
     db = options.make_store() if creates else options.open_store()
     if options.top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
-        put[0] = top_spec(options.top, ranks=True, group=LAST_PART, keep=options.keep_clouds)
-    changes = requested(
-        **given,
-        put=put,
-        removed=removed,
-        rebuilt=_rebuilt(db, queue, options.rebuild),
-        priority=options.priority,
-        creates=creates,
-    )
+        top = top_spec(options.top, ranks=True, group=LAST_PART, keep=options.keep_clouds)
+        changes = replace(changes, put=[top, *changes.put[1:]])
+    changes = replace(changes, rebuilt=_rebuilt(db, queue, options.rebuild))
     unknown = _unknown(db, queue, options.no_link or ())
     combined = combiner_change(db, queue, changes)
     again = repeated_reports(db, queue, changes)

@@ -232,9 +232,9 @@ def _parsed_path(path: os.PathLike[str]) -> _StoreUrl:
 
 
 def shown_url(url: str) -> str:
-    """A URL for messages: one of another kind of database, perhaps with a password, is cut."""
+    """A URL for messages: one of another kind of database, which may hold a password, is cut."""
     scheme, _, path = url.partition(":")
-    return f"{scheme}:..." if "@" in path and scheme not in _SCHEMES else url
+    return f"{scheme}:..." if scheme not in _SCHEMES and re.search("[@?]", path) else url
 
 
 def _parsed(url: str | None) -> _StoreUrl:

@@ -208,7 +208,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "tasks_shared": EventKind(
         INFO,
         "workers: {workers}; tasks of this one: {tasks}, of which buckets to combine: {buckets}",
-        "Tasks were redistributed, because workers or queues have changed.",
+        "Workers or queues have changed, and so this worker owns other numbers of tasks.",
         metrics=(
             Metric("cq_workers", "gauge", "workers", "live workers, as seen by this one"),
             _of_field("cq_owned_tasks", "gauge", "tasks"),

@@ -80,6 +80,7 @@ class WorkerReports:
         self._decided: _Rates[str] = _Rates()
         self._sent: _Rates[LinkTask] = _Rates()
         self._latest_error = LatestError()
+        self._shares = (0, 0, 0)
         self._begun = runtime.monotonic()
         self._next_progress = PROGRESS_SECONDS
 
@@ -119,8 +120,10 @@ class WorkerReports:
             for member in others:
                 if str(job.task_id) in member.report.stuck:
                     emit("task_taken_over", queue=job.task_id.queue, task=str(job), worker=member.id.hex())
-        buckets = sum(job.is_bucket for job in owned)
-        emit("tasks_shared", workers=1 + len(others), tasks=len(owned), buckets=buckets)
+        shares = workers, tasks, buckets = 1 + len(others), len(owned), sum(job.is_bucket for job in owned)
+        if shares != self._shares:
+            self._shares = shares
+            emit("tasks_shared", workers=workers, tasks=tasks, buckets=buckets)
 
     def failed(self, job: Job, error: BaseException, pause: float) -> None:
         """Report a step that has raised an error and is retried after `pause` seconds."""

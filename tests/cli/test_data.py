@@ -58,9 +58,11 @@ def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> No
     assert again.rows() == [{"queue": "words", **stored}]
 
 
-def test_configure_without_an_option_shows_a_queue_and_creates_none(here: Here, tmp_path: Path) -> None:
+def test_configure_without_an_option_or_with_a_wrong_one_creates_no_store(here: Here, tmp_path: Path) -> None:
     # With the option `--json`, as a flag of the output is no setting either.
     assert here("configure", "words", "--json").status == 1
+    assert here("configure", "words", "--combiner", "wrong").status == 2
+    assert here("configure", "a/b", "--combiner", "sum").status == 2
     assert list(tmp_path.glob("*.db")) == []
 
     here("configure", "words", "--combiner", "maximum", "--buckets", "3")

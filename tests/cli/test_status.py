@@ -188,6 +188,8 @@ def test_a_copy_replaces_no_store(here: Here) -> None:
     here("configure", "words", "--combiner", "sum")
     found = here("copy", "cq.db", "--store", "embedded:cq.db")
     assert (found.status, found.out, found.err.count("\n")) == (1, "", 1)
+    assert here("copy", "-").status == 2
+    assert not Path("-").exists()
 
 
 def test_watching_goes_on_after_an_error_of_the_store(

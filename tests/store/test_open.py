@@ -128,13 +128,15 @@ def test_what_names_no_store_is_refused_with_what_would(url: str) -> None:
 
 
 @pytest.mark.parametrize("is_argument", [False, True])
+@pytest.mark.parametrize(
+    "url", ["postgresql://cq:secret@host/reports", "mysql://host/reports?password=secret"]
+)
 def test_the_password_of_another_kind_of_database_is_not_shown(
-    is_argument: bool, monkeypatch: pytest.MonkeyPatch
+    url: str, is_argument: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = "postgresql://cq:secret@host/reports"
     monkeypatch.setenv("CQ_STORE", url)
 
-    with pytest.raises(InvalidUrl, match=r"the store 'postgresql:\.\.\.' .*names no store") as caught:
+    with pytest.raises(InvalidUrl, match=r"the store '[a-z]+:\.\.\.' .*names no store") as caught:
         store.open(url if is_argument else None)
 
     assert "secret" not in str(caught.value)
