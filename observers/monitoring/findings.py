@@ -86,7 +86,7 @@ class Finding(Enum):
         "Read the errors, repair the cause, and retry them.",
         "cq aside list {name}",
     )
-    PROGRESS = _QUEUE, Level.NOTE, "Nothing to do: workers finish it.", ""
+    PROGRESS = _QUEUE, Level.NOTE, "Workers finish it: nothing else is to be done.", ""
     CONVERSION = (
         _QUEUE,
         Level.PROBLEM,
