@@ -135,6 +135,8 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
+    # Without it, nginx keeps the events of streams back until it has some kilobytes of them.
+    "X-Accel-Buffering": "no",
 }
 """The headers of all answers, also of those about errors of the server."""
 
@@ -144,12 +146,12 @@ def is_own(headers: Headers) -> bool | None:
 
     It is None for the requests of programs, and for an address that somebody has typed.
     """
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        return False
-    if site in (None, "none"):
-        return None if origin is None or site else True
-    return site == "same-origin"
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if (
+        site is not None
+    ):  # it counts alone: a proxy may have replaced the host name, but pages cannot set this header
+        return None if site == "none" else site == "same-origin"
+    return None if origin is None else origin.partition("://")[2] == headers.get("host")
 
 
 async def form_of(request: Request) -> dict[str, str] | None:
@@ -193,7 +195,9 @@ class Guard:
                 "this server does not answer under that host name; `cq web --host NAME` adds one", 421
             )
         if request.method == "POST" and not is_own(headers):
-            return _refusal("this form comes from a page of another site", 403)
+            return _refusal(
+                "this form comes from a page of another site, or a proxy has replaced the header Host", 403
+            )
         if request.url.path.startswith("/static/") or is_sign_in(request):
             return None
         if request.url.path.startswith(CHANGELOG):

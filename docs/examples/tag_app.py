@@ -130,7 +130,7 @@ class EventStream(StreamingResponse):
     """A stream of events; `opened` contains it until it ends, also by an error."""
 
     def __init__(self, content, opened):
-        headers = {"Cache-Control": "no-store"}
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would keep events back
         super().__init__(content, media_type="text/event-stream", headers=headers)
         self.opened = opened
         opened.add(self)

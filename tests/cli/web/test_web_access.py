@@ -119,21 +119,33 @@ def test_forms_of_other_sites_are_refused(db: Any) -> None:
             {"Origin": "null"},
             {"Sec-Fetch-Site": "cross-site"},
             {"Sec-Fetch-Site": "same-site"},
-            {"Origin": "http://evil.example", **own},
+            {"Origin": found.server.url, "Sec-Fetch-Site": "cross-site"},
         ):
             answer = found.client.post("/login", data={"token": TOKEN}, headers=headers)
             assert answer.status_code == 403, headers
-        # Behind a proxy with TLS, the scheme of the origin is another one.
-        for headers in (own, {"Origin": found.server.url.replace("http:", "https:")}):
+        # Behind a proxy with TLS, the scheme of the origin is another one, and the host, too, if the proxy replaces the
+        # header Host. Then only the browser knows that the page is its own.
+        for headers in (
+            own,
+            {"Origin": found.server.url.replace("http:", "https:")},
+            {"Origin": "https://dashboard.test", **own},
+        ):
             assert found.client.post("/login", data={"token": TOKEN}, headers=headers).status_code == 303
 
 
 def test_all_answers_have_the_headers(db: Any) -> None:
     with serving(db) as found:
-        for path, status in (("/", 200), ("/none", 404), ("/static/style.css", 200), ("/login", 401)):
-            answer = found.client.get(path)
-            assert answer.status_code == status
-            assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+        for path, status in (
+            ("/", 200),
+            ("/none", 404),
+            ("/static/style.css", 200),
+            ("/login", 401),
+            ("/events?path=/workers", 200),
+        ):
+            with found.client.stream("GET", path) as answer:
+                assert answer.status_code == status
+                assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+                assert answer.headers["x-accel-buffering"] == "no"
             assert "server" not in answer.headers
         refused = found.client.get("/", headers={"Host": "evil.example"})
         assert {name: refused.headers[name] for name in HEADERS} == HEADERS
