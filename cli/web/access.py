@@ -147,9 +147,8 @@ def is_own(headers: Headers) -> bool | None:
     It is None for the requests of programs, and for an address that somebody has typed.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if (
-        site is not None
-    ):  # it counts alone: a proxy may have replaced the host name, but pages cannot set this header
+    if site is not None:
+        # It counts alone: a proxy may have replaced the host name, but pages cannot set this header.
         return None if site == "none" else site == "same-origin"
     return None if origin is None else origin.partition("://")[2] == headers.get("host")
 
