@@ -89,7 +89,7 @@ class EmbeddedStore:
         if ahead > _AHEAD_SECONDS:
             raise StoreError(
                 f"the store's latest version is {ahead:,.0f} s ahead of this machine's clock, which was set back: set "
-                "it right; ages are too low until it has caught up"
+                "it right if it is wrong now"
             )
         return "versions follow this machine's clock"
 

@@ -36,6 +36,7 @@ import apsw
 
 from cq import runtime
 from cq.errors import NotAStore, StoreError
+from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded.file import Access
 
 _LINGER_SECONDS = 10.0
@@ -82,6 +83,8 @@ class LockFile:
         # The latest version that this process has read from SQLite, and its metadata version. One reference, so that
         # threads need no lock; `known` detects an old value.
         self._read: tuple[int, bytes | None] | None = None
+        # A version, and the time by `runtime.monotonic` at which this process has found it.
+        self._found = self.announced(), runtime.monotonic()
 
     def acquire(self, seconds: float) -> bool:
         """Wait for the lock, for at most `seconds`; return whether it is held. Raises `apsw.Error`."""
@@ -150,9 +153,18 @@ class LockFile:
         self._read = version, metadata
 
     def next_version(self, last: int) -> int:
-        """The version of the next commit, about the time in microseconds. The caller holds the lock."""
+        """The version of the next commit, about the time in microseconds. The caller holds the lock.
+
+        While the clock is behind the versions, as it was set back, they grow by the time that passes. If they stood
+        still, notes of dead workers would never be old, and operation ids never be removed.
+        """
         # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
-        return max(last + 1, runtime.time_ns() // 1000, self.announced() + 1)
+        latest, now = max(last, self.announced()), runtime.monotonic()
+        version, since = self._found
+        version += int((now - since) * VERSIONS_PER_SECOND)
+        if latest > version:
+            self._found = latest, now
+        return max(latest + 1, runtime.time_ns() // 1000, version)
 
     def notify(self) -> None:
         """Wake all listeners. If the disk is full, they notice the commit at their next regular check."""

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import apsw
 import pytest
 
 from cq.errors import StoreError
+from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded import Database, FDBError, Transaction, committer
 from cq.store.embedded.committer import CommitRequest
 from cq.store.embedded.conflict_log import ConflictLog
@@ -25,6 +27,7 @@ from cq.store.embedded.error import storage_error
 from cq.store.embedded.future import FutureVoid
 from cq.store.embedded.lock_file import LockFile
 from tests.kit.busy import in_threads
+from tests.kit.clocks import jumping
 from tests.kit.processes import StartedProcesses, ended, run_code
 from tests.store.calls import code_of, commit_code
 from tests.store.embedded.transfers import number, transfer
@@ -67,6 +70,29 @@ def stamped(db: Database, key: bytes) -> tuple[Transaction, Any]:
 
 
 # Groups
+
+
+def test_versions_grow_by_the_time_that_passes_while_the_clock_is_set_back(tmp_path: Path) -> None:
+    """So ages are right. Else no note of a dead worker would be old, and the key that kills workers never set aside."""
+    versions = []
+
+    def commit(db: Database) -> None:
+        tr = db.create_transaction()
+        tr[b"key"] = b"value"
+        tr.commit().wait()
+        versions.append(tr.get_committed_version())
+
+    with jumping() as clock, Database(tmp_path / "store.db") as db, Database(tmp_path / "store.db") as other:
+        clock.jumped = 86_400
+        commit(db)
+        clock.jumped = 0
+        for each, passed in ((db, 0), (other, 0), (db, 100), (other, 300)):
+            clock.passed = passed
+            commit(each)
+
+    steps = [after - before for before, after in pairwise(versions)]
+    assert all(step > 0 for step in steps)
+    assert [round(step / VERSIONS_PER_SECOND, -2) for step in steps] == [0, 0, 100, 200]
 
 
 def test_a_group_shares_its_version_and_not_its_stamps(db: Database) -> None:
