@@ -19,11 +19,11 @@ from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers import window_totals
 from cq.observers.worker.worker import Worker
-from cq.passes import combine_pass, combining
 from cq.passes.combine_pass import Pass
 from cq.passes.effects import Effects, ManyFailed
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
+from cq.store import api
 from cq.store.transact import transact
 from cq.windows import Window
 from tests.kit.busy import in_threads
@@ -233,8 +233,7 @@ class _Limited:
 def test_a_key_whose_code_outlasts_the_time_limit_of_a_transaction_is_set_aside(
     db: Any, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(combine_pass, "LIFETIME_SECONDS", 0.2)
-    monkeypatch.setattr(combining, "LIFETIME_SECONDS", 0.2)
+    monkeypatch.setattr(api, "LIFETIME_SECONDS", 0.2)
 
     def combine(key: Any, values: Sequence[int]) -> int:
         time.sleep(0.5 if key == kind == "combiner" else 0)
