@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import pytest
-
 from cq import runtime
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, queue_names, read_config
@@ -30,6 +28,16 @@ from cq.store.api import Database, Transaction
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 
+try:
+    import pytest
+
+    fixture = pytest.fixture
+except ModuleNotFoundError:  # a program that only calls the functions needs no pytest
+
+    def fixture(function: Any) -> Any:  # type: ignore[misc]
+        return function
+
+
 if TYPE_CHECKING:
     from cq.aio import AsyncDatabase
 
@@ -41,7 +49,7 @@ _CHARACTERS: Final = 200  # of each key and value in a message
 _TRIES: Final = 5
 
 
-@pytest.fixture
+@fixture
 def cq_db(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OpenDatabase]:
@@ -55,7 +63,7 @@ def cq_db(
         yield db
 
 
-@pytest.fixture
+@fixture
 def cq_aio_db(cq_db: OpenDatabase) -> AsyncDatabase:
     """The store of `cq_db` for tests that are coroutines, in any event loop of asyncio; needs the extra `aio`.
 

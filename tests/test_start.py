@@ -71,3 +71,9 @@ def test_a_command_imports_neither_sqlalchemy_nor_another_program(command: str) 
     assert any(name.startswith(("cq.cli.queues.", "cq.cli.operate.")) for name in found)
     assert of_others(found) & {"jinja2", "pyarrow", "sqlalchemy", "starlette"} == set()
     assert not {name for name in found if name.startswith(("cq.cli.bench", "cq.cli.demos", "cq.cli.web"))}
+
+
+def test_the_tools_for_tests_do_without_pytest() -> None:
+    done = run_code("import sys; sys.modules['pytest'] = None\nfrom cq.testing import drain")
+
+    assert done.status == 0, done
