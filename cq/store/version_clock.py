@@ -8,6 +8,9 @@ A process does not know of jumps before the first version that it observed. So t
 by these jumps, and `sure_age` ignores up to `UNSEEN_SECONDS` of the time before that version. Code uses the age whose
 error does less harm.
 
+An embedded store follows the clock of the day. If that was ahead and was set back, versions have jumped, too, by as
+much as they are ahead. A process that starts then finds this out by its clock, so that nothing is removed early.
+
 While a machine is suspended, its clock stands still. A process on it then detects a jump by mistake, and ages are too
 low by the time of the suspension. Ages decide policy only, never whether or how often an update counts.
 """
@@ -20,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cq import runtime
-from cq.store.api import VERSIONS_PER_SECOND, seconds_since
+from cq.store.api import VERSIONS_PER_SECOND, is_local, seconds_since
 
 UNSEEN_SECONDS: Final = 1_000.0
 """The part of an age that may be due to jumps unknown to this process: ten recoveries."""
@@ -42,10 +45,15 @@ class _Jump(NamedTuple):
 
 
 class VersionClock:
-    """The version jumps of one store that this process has observed. Thread-safe."""
+    """The version jumps of one store that this process has observed. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        is_local: whether the versions of the store follow the clock of the day.
+    """
+
+    def __init__(self, *, is_local: bool = False) -> None:
         self._lock = threading.Lock()
+        self._ahead: tuple[_Jump, ...] | None = None if is_local else ()  # None: not compared yet
         self._first: int | None = None
         self._latest: tuple[int, float] | None = None
         self._jumps: tuple[_Jump, ...] = ()
@@ -57,6 +65,7 @@ class VersionClock:
         this version. For a read version it is None, since an idle embedded store returns an old version.
         """
         now = runtime.monotonic()
+        self._compare(version)
         with self._lock:
             if self._first is None:
                 self._first = version
@@ -89,12 +98,24 @@ class VersionClock:
         return self.age(first, now) + max(0.0, seconds_since(version, first) - UNSEEN_SECONDS)
 
     def before(self, now: int, seconds: float) -> int:
-        """The version of the store `seconds` before `now`, corrected for observed jumps."""
+        """The version of the store `seconds` before `now`, corrected for jumps.
+
+        Whoever calls this removes what is older. So a clock that was set back counts as a jump, too. For `age` it does
+        not: each process would count from its own start, and find no worker dead that died shortly before.
+        """
         version = now - int(seconds * VERSIONS_PER_SECOND)
-        for jump in reversed(self._jumps):
+        for jump in reversed((*self._compare(now), *self._jumps)):
             if version < jump.last <= now:
                 version -= jump.skipped(jump.first)
         return version
+
+    def _compare(self, version: int) -> tuple[_Jump, ...]:
+        """The jump by which the first version that this process sees is ahead of the clock; none if it is not."""
+        if self._ahead is None:
+            clock = runtime.time_ns() * VERSIONS_PER_SECOND // 10**9
+            is_ahead = version - clock > _MIN_JUMP_SECONDS * VERSIONS_PER_SECOND
+            self._ahead = (_Jump(clock, version, 0),) if is_ahead else ()
+        return self._ahead
 
 
 _clocks: WeakKeyDictionary[Any, VersionClock] = WeakKeyDictionary()
@@ -112,4 +133,4 @@ os.register_at_fork(after_in_child=_after_fork)
 def clock_of(db: Any) -> VersionClock:
     """The clock of a database, shared by all its users in this process."""
     with _lock:
-        return _clocks.setdefault(db, VersionClock())
+        return _clocks.setdefault(db, VersionClock(is_local=is_local(db)))

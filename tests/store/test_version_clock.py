@@ -223,6 +223,27 @@ class TestPasses:
         trim(db)
         assert stored(db, QueueKeys("words").markers()) == []
 
+    def test_an_operation_id_is_remembered_for_a_day_if_the_clock_was_ahead_for_a_moment(
+        self, opened: Callable[[], Any], clock: Jumping
+    ) -> None:
+        """By workers, too, that start when it is right again."""
+        db = opened()
+        cq.configure(db, "words", buckets=1)
+        add(db, "words", {"a": 1}, once="id")
+        clock.jumped = 3 * 86_400.0
+        add(db, "words", {"b": 1})
+        clock.jumped = 0.0
+        db = opened()
+        worker = beaten(db)
+        one_pass(db, "words")
+        trim(db)
+        assert len(stored(db, QueueKeys("words").markers())) == 1
+        for _ in range(3):
+            clock.passed += 40_000.0
+            worker.beat(MemberReport())
+        trim(db)
+        assert stored(db, QueueKeys("words").markers()) == []
+
 
 def trim(db: Any) -> None:
     look = Trim(db, "words")
