@@ -144,7 +144,7 @@ HEADERS: Final[Mapping[str, str]] = {
 def is_own(headers: Headers) -> bool | None:
     """Whether a browser sent this request from a page of the server itself; None if neither header says so.
 
-    It is None for the requests of programs, and for an address that somebody has typed.
+    It is None for the requests of programs, and for an address that a user has typed.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:

@@ -100,8 +100,8 @@ class VersionClock:
     def before(self, now: int, seconds: float) -> int:
         """The version of the store `seconds` before `now`, corrected for jumps.
 
-        Whoever calls this removes what is older. So a clock that was set back counts as a jump, too. For `age` it does
-        not: each process would count from its own start, and find no worker dead that died shortly before.
+        Callers remove what is older. So a clock that was set back counts as a jump, too. For `age` it does not: each
+        process would count from its own start, and find no worker dead that died shortly before.
         """
         version = now - int(seconds * VERSIONS_PER_SECOND)
         for jump in reversed((*self._compare(now), *self._jumps)):
