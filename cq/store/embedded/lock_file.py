@@ -40,6 +40,9 @@ from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded.file import Access
 
 _LINGER_SECONDS = 10.0
+_AHEAD_SHARE = (
+    0.9  # of the time that passes, while versions are ahead of the clock: so it catches up with them
+)
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
 _NAME = slice(1, 8)  # identifies the file; commits write the byte before it to notify
@@ -161,7 +164,7 @@ class LockFile:
         # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
         latest, now = max(last, self.announced()), runtime.monotonic()
         version, since = self._found
-        version += int((now - since) * VERSIONS_PER_SECOND)
+        version += int((now - since) * _AHEAD_SHARE * VERSIONS_PER_SECOND)
         if latest > version:
             self._found = latest, now
         return max(latest + 1, runtime.time_ns() // 1000, version)

@@ -86,13 +86,17 @@ def test_versions_grow_by_the_time_that_passes_while_the_clock_is_set_back(tmp_p
         clock.jumped = 86_400
         commit(db)
         clock.jumped = 0
-        for each, passed in ((db, 0), (other, 0), (db, 100), (other, 300)):
+        for each, passed in ((db, 0), (other, 0), (db, 1_000), (other, 3_000)):
             clock.passed = passed
             commit(each)
+        clock.passed = 1_000_000
+        commit(db)
+        behind = clock.time_ns() / 1e9 - versions[-1] / VERSIONS_PER_SECOND
 
     steps = [after - before for before, after in pairwise(versions)]
     assert all(step > 0 for step in steps)
-    assert [round(step / VERSIONS_PER_SECOND, -2) for step in steps] == [0, 0, 100, 200]
+    assert [round(step / VERSIONS_PER_SECOND, -2) for step in steps[:4]] == [0, 0, 900, 1_800]
+    assert behind == pytest.approx(0, abs=SECONDS), "a clock that is right catches up"
 
 
 def test_a_group_shares_its_version_and_not_its_stamps(db: Database) -> None:
