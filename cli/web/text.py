@@ -87,15 +87,17 @@ def _is_usual(number: float) -> bool:
 def shown(value: Any) -> str:
     r"""A key or a value as the command line shows it, in printable characters: at most 2,000.
 
-    >>> shown("a\x1b[31m"), shown((1, "b")), shown(b"\x00")
-    ('a\\x1b[31m', '[1, "b"]', 'AA==')
+    >>> shown("a\x1b[31m"), shown((1, "b")), shown(b"\x00"), shown(" ")
+    ('a\\x1b[31m', '[1, "b"]', 'AA==', '" "')
     """
     try:
         plain = to_json(value)
     except CqError as error:  # a sketch, without the package that reads it
         plain = str(error)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    text = escaped(text[: _MAX_CHARACTERS + 1]) or '""'
+    text = escaped(text[: _MAX_CHARACTERS + 1])
+    if not text.strip():  # it would look like nothing
+        text = f'"{text}"'
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
 
 
