@@ -87,7 +87,7 @@ class EmbeddedStore:
         version: int = transact(self.db, lambda tr: tr.get_read_version().wait())
         ahead = version / VERSIONS_PER_SECOND - runtime.time()
         if ahead > _AHEAD_SECONDS:
-            # No fault: versions and ages go on, and nothing brings the two together again.
+            # No fault: versions go on, nearly as fast as time, until the clock has caught up.
             return f"versions are {ahead:,.0f} s ahead of this machine's clock, which was set back"
         return "versions follow this machine's clock"
 

@@ -40,9 +40,8 @@ from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded.file import Access
 
 _LINGER_SECONDS = 10.0
-_AHEAD_SHARE = (
-    0.9  # of the time that passes, while versions are ahead of the clock: so it catches up with them
-)
+# By which share of the time that passes versions grow while they are ahead of the clock: so it catches up with them.
+_AHEAD_SHARE = 0.9
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
 _NAME = slice(1, 8)  # identifies the file; commits write the byte before it to notify
@@ -158,7 +157,7 @@ class LockFile:
     def next_version(self, last: int) -> int:
         """The version of the next commit, about the time in microseconds. The caller holds the lock.
 
-        While the clock is behind the versions, as it was set back, they grow by the time that passes. If they stood
+        While the clock is behind the versions, as it was set back, they grow nearly as fast as time. If they stood
         still, notes of dead workers would never be old, and operation ids never be removed.
         """
         # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
