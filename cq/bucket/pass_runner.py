@@ -165,6 +165,7 @@ class PassRunner:
             suspects=quarantine.suspects,
             try_suspect=bool(quarantine.suspects) and quarantine.is_turn_of_suspect(self._passes),
             rejected=quarantine.rejected,
+            rejected_at=quarantine.rejected_at,
             rejected_in_backfill=quarantine.rejected_in_backfill,
             rejected_in_expiry=quarantine.rejected_in_expiry,
             expires_first=self._since_expiry >= _BETWEEN_EXPIRIES,
@@ -248,6 +249,7 @@ class PassRunner:
         failure = (
             error.failure if isinstance(error, ReportFailed) else KeyFailure.of(error, text=message_of(error))
         )
+        self.quarantine.rejected_at = attempt.view.state.token
         self.quarantine.reject(
             encoded, failure, in_backfill=attempt.is_backfilling, in_expiry=attempt.is_expiring
         )

@@ -69,8 +69,9 @@ class PassPlan:
         suspects: encoded keys to report only when no other key has work, and then one alone.
         try_suspect: whether to report one of the suspects, alone, if any has work.
         rejected: {encoded key: failure} of keys to set aside; the pass then calls no observer.
-        rejected_in_backfill: the same for keys whose values an observer cannot receive.
-        rejected_in_expiry: the same for keys that are due, and whose deletion an observer cannot receive.
+        rejected_at: the token of the bucket's state in the pass that has failed.
+        rejected_in_backfill: as `rejected`, for keys whose values an observer cannot receive.
+        rejected_in_expiry: as `rejected`, for keys that are due, and whose deletion an observer cannot receive.
         expires_first: whether to delete due keys before rows are combined, and not only if there are no rows.
         may_sort: whether to sort a deep backlog of many different keys into runs, and merge the runs remembered.
     """
@@ -82,6 +83,7 @@ class PassPlan:
     suspects: Collection[bytes] = ()
     try_suspect: bool = False
     rejected: Mapping[bytes, KeyFailure] = field(default_factory=dict)
+    rejected_at: bytes = b""
     rejected_in_backfill: Mapping[bytes, KeyFailure] = field(default_factory=dict)
     rejected_in_expiry: Mapping[bytes, KeyFailure] = field(default_factory=dict)
     expires_first: bool = True

@@ -466,6 +466,26 @@ def test_a_request_that_an_observer_refuses_is_set_aside_alone(db: Any, name: st
     assert [each.updates[0][1] for each in aside(db, name)] == [2, 3]
 
 
+def test_a_request_that_two_workers_find_at_fault_fails_alone(db: Any, name: str) -> None:
+    """The worker that is slower must not fail the next request of the key in its place."""
+
+    def refuse(tr: Any, decisions: list[Decided]) -> None:
+        if any(each.request == 2 for each in decisions):
+            raise RuntimeError("refused")
+
+    app, stock = shop(db, name, replace(STOCK, observer=refuse), buckets=1)
+    tickets = cq.transact(db, lambda tr: [stock.ask(tr, "a", request) for request in (2, 1, 1)])
+    slower, faster = (PassRunner(db, code_of(db, name, app), 0) for _ in range(2))
+    while not slower.quarantine.rejected:
+        slower.combine(lambda: True)  # no pass is committed
+    while not aside(db, name):
+        faster.combine()
+    while slower.combine().more:
+        pass
+    assert [each.updates[0][1] for each in aside(db, name)] == [2]
+    assert [stock.answer(db, ticket, 0) for ticket in tickets[1:]] == ["sold"] * 2
+
+
 def test_an_observer_that_refuses_all_decisions_fails_them_in_growing_numbers(db: Any, name: str) -> None:
     calls: list[int] = []
 
