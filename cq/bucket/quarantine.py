@@ -23,7 +23,7 @@ class Quarantine:
         is_any: whether a key has failed of late; if not, a committed pass changes nothing here.
         suspects: encoded keys set aside before: each is reported alone, so that it does not delay the others.
         rejected: {encoded key: failure} of the key to set aside next.
-        rejected_at: the token of the bucket's state in the pass that has failed.
+        rejected_at: the token of the bucket's state in the pass that has failed; None: none has.
         rejected_in_backfill: the same for a key whose value an observer cannot receive.
         rejected_in_expiry: the same for a due key whose deletion an observer cannot receive.
     """
@@ -32,7 +32,7 @@ class Quarantine:
         self.is_any = False
         self.suspects: dict[bytes, None] = {}
         self.rejected: dict[bytes, KeyFailure] = {}
-        self.rejected_at = b""
+        self.rejected_at: bytes | None = None
         self.rejected_in_backfill: dict[bytes, KeyFailure] = {}
         self.rejected_in_expiry: dict[bytes, KeyFailure] = {}
         self._errors: Counter[bytes] = Counter()

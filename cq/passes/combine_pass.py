@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from cq import runtime
 from cq.admin.rebucketing import is_blocked
@@ -144,6 +145,7 @@ class Pass:
                 return sorted_effects
         reader.read_bucket()  # a store that is slow to begin a transaction delays only this read
         self._read_at = runtime.monotonic()
+        self._compare_state()
         if changed := self._change(reader):
             return changed
         if view.is_idle and not view.withdrawn:
@@ -163,6 +165,11 @@ class Pass:
         if view.code.runs_application_code:
             self.before_code(view.touched)
         return combine(view)
+
+    def _compare_state(self) -> None:
+        """Set nothing aside if another worker's pass has committed since one failed: later updates are queued now."""
+        if self.view.plan.rejected_at not in (None, self.view.state.token):
+            self.view.plan = replace(self.view.plan, rejected={})
 
     def _change(self, reader: ViewReader) -> Effects | None:
         """The effects of converting or deleting the next values; None: the pass combines."""

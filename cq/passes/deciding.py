@@ -73,15 +73,12 @@ def decide_requests(view: View, reader: ViewReader, before_code: Callable[[list[
 def _take(view: View) -> Taken:
     """The first requests that the pass decides: of as many keys as planned, and not of a suspect beside others.
 
-    A key that is to be set aside is taken alone, once its requests are the first ones. If another worker's pass has
-    committed since one has failed, the first requests are others, and none is taken.
+    A key that is to be set aside is taken alone, once its requests are the first ones.
     """
     plan, queued = view.plan, view.queued
     wanted: Collection[bytes] = ()
     first = next(iter(queued), b"")
-    if plan.rejected:
-        wanted = (first,) if view.state.token == plan.rejected_at else ()
-    elif first in plan.suspects:
+    if plan.rejected or first in plan.suspects:
         wanted = (first,)
     elif plan.max_report:
         others = (encoded for encoded in queued if encoded not in plan.suspects)

@@ -252,6 +252,25 @@ def test_a_key_whose_code_outlasts_the_time_limit_of_a_transaction_is_set_aside(
     assert values(db, name) == {"a": 1, "b": 1}
 
 
+def test_an_update_that_two_workers_find_at_fault_is_set_aside_without_later_ones(db: Any, name: str) -> None:
+    def refuse(tr: Any, changes: list[cq.Change]) -> None:
+        if any((change.new or 0) < 0 for change in changes):
+            raise RuntimeError("refused")
+
+    app = app_with(db, name, refuse, buckets=1)
+    add(db, name, {"a": -1})
+    slower, faster = (PassRunner(db, code_of(db, name, app), 0) for _ in range(2))
+    while not slower.quarantine.rejected:
+        slower.combine(lambda: True)  # no pass is committed
+    while not aside(db, name):
+        faster.combine()
+    add(db, name, {"a": 5})
+    while slower.combine().more:
+        pass
+    assert [each.updates for each in aside(db, name)] == [[-1]]
+    assert values(db, name) == {"a": 5}
+
+
 def test_timeouts_of_a_store_that_does_not_answer_set_no_key_aside(db: Any, name: str) -> None:
     app = app_with(db, name, combiner=cq.Combiner("fast", 1, lambda key, values: sum(values)), buckets=1)
     add(db, name, {"a": 1})
