@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -53,6 +54,13 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """End a process at once."""
     process.kill()
     process.communicate()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process until it gets SIGCONT; returns once it is stopped or has died, as a signal takes time to act."""
+    process.send_signal(signal.SIGSTOP)
+    with suppress(ChildProcessError):  # it has died meanwhile
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def wait_for_line(process: subprocess.Popen[bytes], text: bytes) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.kit.processes import free_ports
+from tests.kit.processes import free_ports, stop
 
 SECONDS = 60
 _MARK = b"mark "
@@ -58,11 +58,6 @@ class Broker:
         command += ["--listener-url", url, "--advertised-listener-url", url]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         AdminClient(self.settings).list_topics(timeout=SECONDS)
-
-    def signal(self, number: int) -> None:
-        """Send it a signal, such as SIGSTOP."""
-        assert self.process is not None
-        self.process.send_signal(number)
 
     def end(self) -> None:
         """Kill it, also while it is stopped."""
@@ -140,11 +135,12 @@ def running() -> Iterator[Broker]:
 @contextmanager
 def stopped(broker: Broker) -> Iterator[None]:
     """The broker answers nothing until the block ends, and keeps its connections."""
-    broker.signal(signal.SIGSTOP)
+    assert broker.process is not None
+    stop(broker.process)
     try:
         yield
     finally:
-        broker.signal(signal.SIGCONT)
+        broker.process.send_signal(signal.SIGCONT)
 
 
 def _polled(consumer: Consumer) -> Any:

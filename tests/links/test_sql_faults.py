@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import itertools
-import os
 import random
 import signal
 import subprocess
@@ -24,6 +22,7 @@ from cq.observers.links.state import read_failures
 from cq.observers.scheduling.runner import CAUGHT_UP
 from cq.store.transact import transact
 from tests.kit.postgres import PostgresServer
+from tests.kit.processes import stop
 from tests.kit.stores import db as db
 from tests.links.linkhelpers import (
     Workers,
@@ -132,9 +131,7 @@ def freeze(process: subprocess.Popen[bytes], lock: Path) -> None:
     """Stop a process, but not within a commit to the store: all others would wait for it to go on."""
     with lock.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        process.send_signal(signal.SIGSTOP)
-        with contextlib.suppress(ChildProcessError):  # it has died meanwhile
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        stop(process)
 
 
 def wait_until_some_are_sent(db: Any, name: str, seconds: float = 1.0) -> None:
