@@ -241,14 +241,17 @@ def _clear(tr: Transaction, name: str, clear: Callable[[Any], object]) -> None:
 
     The store would refuse this transaction and all further tries, without an error for the caller.
     """
-    begun = runtime.monotonic()
+    begun, failure = runtime.monotonic(), None
     try:
         clear(tr)
-    finally:
-        if late := outlived(begun):
-            raise InvalidConfiguration(
-                f"clear of observer {name!r} {late}: let it clear ranges and purge queues only"
-            )
+    except Exception as error:
+        if not outlived(begun):
+            raise
+        failure = error
+    if late := outlived(begun):
+        raise InvalidConfiguration(
+            f"clear of observer {name!r} {late}: let it clear ranges and purge queues only"
+        ) from failure
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
