@@ -249,9 +249,12 @@ class PassRunner:
         failure = (
             error.failure if isinstance(error, ReportFailed) else KeyFailure.of(error, text=message_of(error))
         )
-        self.quarantine.rejected_at = attempt.view.state.token
         self.quarantine.reject(
-            encoded, failure, in_backfill=attempt.is_backfilling, in_expiry=attempt.is_expiring
+            encoded,
+            failure,
+            attempt.view.state.token,
+            in_backfill=attempt.is_backfilling,
+            in_expiry=attempt.is_expiring,
         )
 
     # When it has succeeded

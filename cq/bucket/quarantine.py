@@ -23,7 +23,7 @@ class Quarantine:
         is_any: whether a key has failed of late; if not, a committed pass changes nothing here.
         suspects: encoded keys set aside before: each is reported alone, so that it does not delay the others.
         rejected: {encoded key: failure} of the key to set aside next.
-        rejected_at: the token of the bucket's state in the pass that has failed; None: none has.
+        rejected_at: the token of the bucket's state in the pass that has failed; None before the first failure.
         rejected_in_backfill: the same for a key whose value an observer cannot receive.
         rejected_in_expiry: the same for a due key whose deletion an observer cannot receive.
     """
@@ -54,9 +54,9 @@ class Quarantine:
             del self._tried[next(iter(self._tried))]
 
     def reject(
-        self, encoded: bytes, failure: KeyFailure, *, in_backfill: bool, in_expiry: bool = False
+        self, encoded: bytes, failure: KeyFailure, token: bytes, *, in_backfill: bool, in_expiry: bool
     ) -> None:
-        """Set a key aside in the next pass."""
+        """Set a key aside in the next pass; `token` is that of the bucket's state in the pass that has failed."""
         self.is_any = True
         if encoded in self._tried:
             failure = failure.after(*self._tried[encoded])
@@ -65,7 +65,7 @@ class Quarantine:
         elif in_expiry:
             self.rejected_in_expiry = {encoded: failure}
         else:
-            self.rejected = {encoded: failure}
+            self.rejected, self.rejected_at = {encoded: failure}, token
 
     def is_failed(self, encoded: bytes) -> bool:
         """Count a transient error at a key; return whether there were too many in a row."""

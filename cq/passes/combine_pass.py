@@ -168,8 +168,9 @@ class Pass:
 
     def _compare_state(self) -> None:
         """Set nothing aside if another worker's pass has committed since one failed: later updates are queued now."""
-        if self.view.plan.rejected_at not in (None, self.view.state.token):
-            self.view.plan = replace(self.view.plan, rejected={})
+        plan = self.view.plan
+        if plan.rejected and plan.rejected_at not in (None, self.view.state.token):
+            self.view.plan = replace(plan, rejected={})
 
     def _change(self, reader: ViewReader) -> Effects | None:
         """The effects of converting or deleting the next values; None: the pass combines."""

@@ -69,7 +69,7 @@ class PassPlan:
         suspects: encoded keys to report only when no other key has work, and then one alone.
         try_suspect: whether to report one of the suspects, alone, if any has work.
         rejected: {encoded key: failure} of keys to set aside; the pass then calls no observer.
-        rejected_at: the token of the bucket's state in the pass that has failed; None: not known.
+        rejected_at: the token of the bucket's state in the pass that has failed; None if no pass has.
         rejected_in_backfill: as `rejected`, for keys whose values an observer cannot receive.
         rejected_in_expiry: as `rejected`, for keys that are due, and whose deletion an observer cannot receive.
         expires_first: whether to delete due keys before rows are combined, and not only if there are no rows.
