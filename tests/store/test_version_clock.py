@@ -215,13 +215,7 @@ class TestPasses:
             clock.jumped += 40_000.0
             clock.passed += 1
             worker.beat(MemberReport())
-        trim(db)
-        assert len(stored(db, QueueKeys("words").markers())) == 1
-        for _ in range(3):
-            clock.passed += 40_000.0
-            worker.beat(MemberReport())
-        trim(db)
-        assert stored(db, QueueKeys("words").markers()) == []
+        assert_remembered_for_a_day(db, worker, clock)
 
     def test_an_operation_id_is_remembered_for_a_day_if_the_clock_was_ahead_for_a_moment(
         self, opened: Callable[[], Any], clock: Jumping
@@ -236,13 +230,18 @@ class TestPasses:
         db = opened()
         worker = beaten(db)
         one_pass(db, "words")
-        trim(db)
-        assert len(stored(db, QueueKeys("words").markers())) == 1
-        for _ in range(3):
-            clock.passed += 40_000.0
-            worker.beat(MemberReport())
-        trim(db)
-        assert stored(db, QueueKeys("words").markers()) == []
+        assert_remembered_for_a_day(db, worker, clock)
+
+
+def assert_remembered_for_a_day(db: Any, worker: Membership, clock: Jumping) -> None:
+    """The operation id of queue `words` is stored now, and no more after a day."""
+    trim(db)
+    assert len(stored(db, QueueKeys("words").markers())) == 1
+    for _ in range(3):
+        clock.passed += 40_000.0
+        worker.beat(MemberReport())
+    trim(db)
+    assert stored(db, QueueKeys("words").markers()) == []
 
 
 def trim(db: Any) -> None:
