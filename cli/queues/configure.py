@@ -265,7 +265,7 @@ def _configure(options: ConfigureOptions, app: App, queue: str, yes: bool) -> No
     is_set = bool(put) or options.priority is not None or any(map(_is_given, given.values()))
     creates = is_set and options.rebuild is None
     check_name(queue)
-    # Before a store is created, so that a mistake leaves none.
+    # Checked before a store is created: a mistake must not leave an empty one.
     changes = requested(**given, put=put, removed=removed, priority=options.priority, creates=creates)
     db = options.make_store() if creates else options.open_store()
     if options.top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):

@@ -96,7 +96,7 @@ def shown(value: Any) -> str:
         plain = str(error)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
     text = escaped(text[: _MAX_CHARACTERS + 1])
-    if not text.strip():  # it would look like nothing
+    if not text.strip():  # else its cell seems empty
         text = f'"{text}"'
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
 

@@ -167,7 +167,7 @@ class Pass:
         return combine(view)
 
     def _compare_state(self) -> None:
-        """Set nothing aside if another worker's pass has committed since one failed: later updates are queued now."""
+        """Keep a key in the pass if another worker's pass has committed since it failed: its updates are others now."""
         plan = self.view.plan
         if plan.rejected and plan.rejected_at not in (None, self.view.state.token):
             self.view.plan = replace(plan, rejected={})

@@ -164,15 +164,15 @@ def may_have_committed(code: int | None) -> bool:
 
 
 def outlived(begun: float) -> str:
-    """Why a transaction cannot commit what has taken since `begun`, by `runtime.monotonic`; empty if it can.
+    """A message if more time has passed since `begun`, by `runtime.monotonic`, than a transaction lives; else empty.
 
     >>> outlived(runtime.monotonic()), outlived(runtime.monotonic() - 6)
     ('', 'took 6.0 s, and a transaction lives 5 s')
     """
     seconds = runtime.monotonic() - begun
-    return f"took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s" * (
-        seconds > LIFETIME_SECONDS
-    )
+    if seconds <= LIFETIME_SECONDS:
+        return ""
+    return f"took {seconds:.1f} s, and a transaction lives {LIFETIME_SECONDS:.0f} s"
 
 
 def error_code(error: BaseException) -> int | None:

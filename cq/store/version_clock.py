@@ -110,7 +110,7 @@ class VersionClock:
         return version
 
     def _compare(self, version: int) -> tuple[_Jump, ...]:
-        """The jump by which the first version that this process sees is ahead of the clock; none if it is not."""
+        """A jump, if the first version that this process sees is ahead of the clock; else empty."""
         if self._ahead is None:
             clock = runtime.time_ns() * VERSIONS_PER_SECOND // 10**9
             is_ahead = version - clock > _MIN_JUMP_SECONDS * VERSIONS_PER_SECOND

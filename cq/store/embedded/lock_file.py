@@ -40,7 +40,7 @@ from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded.file import Access
 
 _LINGER_SECONDS = 10.0
-# By which share of the time that passes versions grow while they are ahead of the clock: so it catches up with them.
+# Versions ahead of the clock grow by this share of the time that passes, so that the clock catches up with them.
 _AHEAD_SHARE = 0.9
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
