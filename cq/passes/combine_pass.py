@@ -167,7 +167,7 @@ class Pass:
         return combine(view)
 
     def _compare_state(self) -> None:
-        """Keep a key in the pass if another worker's pass has committed since it failed: its updates are others now."""
+        """Set no key aside if another worker's pass has committed since it failed: its updates may be later ones."""
         plan = self.view.plan
         if plan.rejected and plan.rejected_at not in (None, self.view.state.token):
             self.view.plan = replace(plan, rejected={})
